@@ -1,0 +1,1 @@
+"""One file per headline figure, run by `tidegate bench NAME`."""

@@ -1,0 +1,133 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NodeStatus(_message.Message):
+    __slots__ = ("pid", "pool", "models", "instances", "workers")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    pool: PoolStatus
+    models: _containers.RepeatedCompositeFieldContainer[ModelStatus]
+    instances: _containers.RepeatedCompositeFieldContainer[InstanceStatus]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
+    def __init__(self, pid: _Optional[int] = ..., pool: _Optional[_Union[PoolStatus, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelStatus, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceStatus, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ...) -> None: ...
+
+class PoolStatus(_message.Message):
+    __slots__ = ("total_bytes", "leased_bytes", "free_bytes", "largest_free_bytes", "high_water_bytes", "weights_bytes")
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LEASED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    total_bytes: int
+    leased_bytes: int
+    free_bytes: int
+    largest_free_bytes: int
+    high_water_bytes: int
+    weights_bytes: int
+    def __init__(self, total_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., largest_free_bytes: _Optional[int] = ..., high_water_bytes: _Optional[int] = ..., weights_bytes: _Optional[int] = ...) -> None: ...
+
+class ModelStatus(_message.Message):
+    __slots__ = ("name", "kind", "weights_bytes", "num_spares", "num_instances", "block_bytes", "max_context_tokens", "fingerprint")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_SPARES_FIELD_NUMBER: _ClassVar[int]
+    NUM_INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: str
+    weights_bytes: int
+    num_spares: int
+    num_instances: int
+    block_bytes: int
+    max_context_tokens: int
+    fingerprint: str
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., weights_bytes: _Optional[int] = ..., num_spares: _Optional[int] = ..., num_instances: _Optional[int] = ..., block_bytes: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+
+class InstanceStatus(_message.Message):
+    __slots__ = ("model", "instance", "stub_pid", "worker_pid", "state", "in_flight", "landed", "slot", "attached_unix_ms", "worker_restarts", "num_running", "num_waiting")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    STUB_PID_FIELD_NUMBER: _ClassVar[int]
+    WORKER_PID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    LANDED_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    ATTACHED_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_RESTARTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    instance: str
+    stub_pid: int
+    worker_pid: int
+    state: str
+    in_flight: int
+    landed: int
+    slot: int
+    attached_unix_ms: int
+    worker_restarts: int
+    num_running: int
+    num_waiting: int
+    def __init__(self, model: _Optional[str] = ..., instance: _Optional[str] = ..., stub_pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., state: _Optional[str] = ..., in_flight: _Optional[int] = ..., landed: _Optional[int] = ..., slot: _Optional[int] = ..., attached_unix_ms: _Optional[int] = ..., worker_restarts: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ...) -> None: ...
+
+class WorkerStatus(_message.Message):
+    __slots__ = ("pid", "model", "state", "instance", "leased_bytes")
+    PID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    LEASED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    pid: int
+    model: str
+    state: str
+    instance: str
+    leased_bytes: int
+    def __init__(self, pid: _Optional[int] = ..., model: _Optional[str] = ..., state: _Optional[str] = ..., instance: _Optional[str] = ..., leased_bytes: _Optional[int] = ...) -> None: ...
+
+class PrepareSparesRequest(_message.Message):
+    __slots__ = ("model", "num_spares")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    NUM_SPARES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    num_spares: int
+    def __init__(self, model: _Optional[str] = ..., num_spares: _Optional[int] = ...) -> None: ...
+
+class PrepareSparesResponse(_message.Message):
+    __slots__ = ("num_spares",)
+    NUM_SPARES_FIELD_NUMBER: _ClassVar[int]
+    num_spares: int
+    def __init__(self, num_spares: _Optional[int] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("model", "instance")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    instance: str
+    def __init__(self, model: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ("model", "instance")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    instance: str
+    def __init__(self, model: _Optional[str] = ..., instance: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""Locust scripts and what reads them."""

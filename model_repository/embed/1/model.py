@@ -1,0 +1,5 @@
+"""Triton's entry to `embed`: everything is in the bridge."""
+
+from python_backend.bridge import EmbedModel as TritonPythonModel
+
+__all__ = ["TritonPythonModel"]

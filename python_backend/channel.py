@@ -1,0 +1,151 @@
+"""How messages travel: packets with descriptors, and framed streams. A closed peer is `PeerLost`, never b"".
+
+- `PacketChannel` wraps a SOCK_SEQPACKET socket: one message is one packet, descriptors ride along
+  (SCM_RIGHTS). For the node's conversations: small and rare.
+- `FrameChannel` wraps a SOCK_STREAM socket: u32 little-endian length, then the message. For bridge <-> worker,
+  where prompts may be larger than a packet can be.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+MAX_PACKET_BYTES = 64 * 1024
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+MAX_FDS = 4
+
+T = TypeVar("T")
+_LENGTH = struct.Struct("<I")
+_encoder = msgspec.msgpack.Encoder()
+
+
+class PeerLost(ConnectionError):
+    """The process at the other end is gone."""
+
+
+class ProtocolError(Exception):
+    """The peer sent what is no message of this conversation."""
+
+
+class PacketChannel(Generic[T]):
+    """One message per packet over a SOCK_SEQPACKET socket. `receives` is the union of what may come in."""
+
+    def __init__(self, sock: socket.socket, receives: Any) -> None:
+        self.sock = sock
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(receives)
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
+        """Raises PeerLost. The caller keeps its own copies of `fds` and closes them."""
+        data = _encoder.encode(message)
+        if len(data) > MAX_PACKET_BYTES:
+            raise ProtocolError(f"message of {len(data)} bytes, at most {MAX_PACKET_BYTES} fit a packet")
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        try:
+            self.sock.sendmsg([data], rights, socket.MSG_NOSIGNAL)
+        except (BrokenPipeError, ConnectionResetError, ConnectionRefusedError) as exc:
+            raise PeerLost(str(exc)) from exc
+
+    def receive(self) -> tuple[T, list[int]]:
+        """Block for one message and the descriptors that came with it (the caller owns them).
+
+        Raises PeerLost, ProtocolError; BlockingIOError when the socket does not block and nothing is there;
+        TimeoutError when it has a time-out.
+        """
+        space = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
+        try:
+            data, ancillary, flags, _ = self.sock.recvmsg(MAX_PACKET_BYTES, space)
+        except (ConnectionResetError, BrokenPipeError) as exc:
+            raise PeerLost(str(exc)) from exc
+        fds = array.array("i")
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+        if not data:
+            close_fds(fds)
+            raise PeerLost("closed by the peer")
+        try:
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise ProtocolError("packet cut: larger than this conversation allows")
+            return self._decoder.decode(data), list(fds)
+        except (msgspec.MsgspecError, ProtocolError) as exc:
+            close_fds(fds)
+            raise ProtocolError(str(exc)) from exc
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class FrameChannel(Generic[T]):
+    """Length-prefixed messages over a SOCK_STREAM socket. One thread sends, one receives."""
+
+    def __init__(self, sock: socket.socket, receives: Any) -> None:
+        self.sock = sock
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(receives)
+        self._buffer = bytearray()
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send whole, blocking while the peer's buffer is full. Raises PeerLost, ProtocolError."""
+        data = _encoder.encode(message)
+        if len(data) > MAX_FRAME_BYTES:
+            raise ProtocolError(f"message of {len(data)} bytes, at most {MAX_FRAME_BYTES} fit a frame")
+        try:
+            self.sock.sendall(_LENGTH.pack(len(data)) + data)
+        except (BrokenPipeError, ConnectionResetError) as exc:
+            raise PeerLost(str(exc)) from exc
+
+    def receive(self) -> list[T]:
+        """Read once, blocking if the socket blocks, and return the messages that are whole by now (maybe none).
+
+        Raises PeerLost, ProtocolError.
+        """
+        try:
+            data = self.sock.recv(256 * 1024)
+        except BlockingIOError:
+            return []
+        except ConnectionResetError as exc:
+            raise PeerLost(str(exc)) from exc
+        if not data:
+            raise PeerLost("closed by the peer")
+        self._buffer += data
+        return self._take_whole()
+
+    def _take_whole(self) -> list[T]:
+        messages: list[T] = []
+        start = 0
+        while len(self._buffer) - start >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(self._buffer, start)
+            if size > MAX_FRAME_BYTES:
+                raise ProtocolError(f"frame of {size} bytes announced, at most {MAX_FRAME_BYTES} are allowed")
+            end = start + _LENGTH.size + size
+            if len(self._buffer) < end:
+                break
+            try:
+                messages.append(self._decoder.decode(memoryview(self._buffer)[start + _LENGTH.size : end]))
+            except msgspec.MsgspecError as exc:
+                raise ProtocolError(str(exc)) from exc
+            start = end
+        del self._buffer[:start]
+        return messages
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def close_fds(fds: Sequence[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

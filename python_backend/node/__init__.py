@@ -1,0 +1,1 @@
+"""The node daemon: owns the memory arena, the leases, the weights and the spare workers. Never imports torch."""

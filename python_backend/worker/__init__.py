@@ -1,0 +1,1 @@
+"""The engine: scheduler, KV cache, model. One process per instance, forked from a server that has torch loaded."""

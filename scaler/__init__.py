@@ -1,0 +1,1 @@
+"""Changes how many instances a Triton model has. Works over gRPC alone."""
