@@ -1,0 +1,218 @@
+"""Continuous batching: requests join and leave at every step.
+
+`step()` is schedule -> run -> postprocess. One thread, no sockets: the process around it is `process.py`.
+Every accepted request gets exactly one last delta: finished, cancelled, expired or failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from contracts.sampling import SamplingParams
+from python_backend.messages import Delta, ErrorCode, FinishReason
+from python_backend.worker.blocks import BlockPool
+from python_backend.worker.detokenizer import Decoder, IncrementalDecoder, StopFilter
+from python_backend.worker.errors import RequestRefused
+from python_backend.worker.sampler import Sampler
+from python_backend.worker.scheduler import Scheduled, Scheduler, SchedulerConfig
+from python_backend.worker.sequence import Sequence
+
+
+class Runner(Protocol):
+    """Computes what was scheduled; returns logits [entries that sample, vocabulary]."""
+
+    def run(self, batch: list[Scheduled]) -> Tensor: ...
+
+
+class Encoding(Protocol):
+    @property
+    def ids(self) -> list[int]: ...
+
+
+class Tokenizer(Decoder, Protocol):
+    """What is needed of `tokenizers.Tokenizer`."""
+
+    def encode(self, sequence: str) -> Encoding: ...
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    eos_token_ids: frozenset[int]
+    max_context_tokens: int
+    total_blocks: int
+    """Blocks in the whole arena: what needs more can never run."""
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+
+
+@dataclass
+class _Stream:
+    """A sequence and its way to text."""
+
+    sequence: Sequence
+    decoder: IncrementalDecoder
+    stops: StopFilter
+    is_started: bool = False
+
+
+class Engine:
+    """The requests of one instance."""
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, runner: Runner, pool: BlockPool) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._runner = runner
+        self._pool = pool
+        self._sampler = Sampler()
+        self._streams: dict[int, _Stream] = {}
+        self.scheduler = Scheduler(pool, config.scheduler)
+        self.num_steps = 0
+        self.num_tokens_out = 0
+        self.on_tokens: Callable[[int, list[int]], None] | None = None
+        """For tests and tools: called with (request id, all output tokens) when a request ends."""
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._streams)
+
+    def add(
+        self,
+        request_id: int,
+        prompt: str,
+        sampling: SamplingParams,
+        deadline_unix_s: float | None = None,
+    ) -> None:
+        """Accept a request; its deltas come out of `step`. Raises RequestRefused."""
+        tokens = list(self._tokenizer.encode(prompt).ids)
+        self._check(tokens)
+        sequence = Sequence(request_id, tokens, len(tokens), sampling, deadline_unix_s)
+        self._sampler.add(request_id, sampling)
+        self._streams[request_id] = _Stream(
+            sequence, IncrementalDecoder(self._tokenizer), StopFilter(sampling.stop)
+        )
+        self.scheduler.add(sequence)
+
+    def _check(self, tokens: list[int]) -> None:
+        limit = self._config.max_context_tokens
+        if not tokens:
+            raise RequestRefused("INVALID_ARGUMENT", "the prompt is empty: 0 tokens")
+        if len(tokens) >= limit:
+            raise RequestRefused(
+                "INVALID_ARGUMENT",
+                f"the prompt has {len(tokens)} tokens; with one token to generate, {limit - 1} fit the model's "
+                f"context of {limit}",
+            )
+        needed = self._pool.blocks_for(len(tokens) + 1)
+        if needed > self._config.total_blocks:
+            raise RequestRefused(
+                "INVALID_ARGUMENT",
+                f"the prompt needs {needed} KV blocks, the pool has {self._config.total_blocks}; raise pool_bytes",
+            )
+
+    def cancel(self, request_id: int) -> Delta | None:
+        """Stop a request at once; its last delta. None: it has ended already."""
+        if request_id not in self._streams:
+            return None
+        return self._fail(request_id, "CANCELLED", "cancelled by the client")
+
+    def step(self, now_unix_s: float) -> list[Delta]:
+        """Run every scheduled sequence one token or chunk further."""
+        deltas = self._drop_expired(now_unix_s)
+        batch = self.scheduler.schedule()
+        if not batch:
+            return deltas + self._fail_stuck()
+        logits = self._runner.run(batch)
+        self.num_steps += 1
+        return deltas + self._postprocess(batch, logits)
+
+    @property
+    def num_leased_blocks(self) -> int:
+        return self._pool.num_leased
+
+    def counters(self) -> dict[str, int]:
+        """The worker's words on the board, by name."""
+        return {
+            "running": len(self.scheduler.running),
+            "waiting": len(self.scheduler.waiting),
+            "blocks_used": self._pool.num_used,
+            "blocks_leased": self._pool.num_leased,
+            "tokens_out": self.num_tokens_out,
+        }
+
+    def trim(self) -> None:
+        """Nothing runs: give unused extents back to the node, check that no block is lost."""
+        self._pool.check(self.scheduler.sequences)
+        self._pool.give_back_unused()
+
+    def _drop_expired(self, now_unix_s: float) -> list[Delta]:
+        expired = [s.request_id for s in self.scheduler.sequences if s.is_expired(now_unix_s)]
+        return [
+            self._fail(request_id, "DEADLINE_EXCEEDED", "the request's deadline passed")
+            for request_id in expired
+        ]
+
+    def _fail_stuck(self) -> list[Delta]:
+        """Nothing fits. A sequence alone that the whole arena cannot hold ends here; others wait for room."""
+        if not self.scheduler.waiting:
+            return []
+        sequence = self.scheduler.waiting[0]
+        self._pool.give_back_unused()
+        if self._pool.blocks_for(sequence.num_tokens) <= self._config.total_blocks:
+            return []
+        return [
+            self._fail(
+                sequence.request_id,
+                "UNAVAILABLE",
+                f"the sequence grew to {sequence.num_tokens} tokens, more than the KV pool's "
+                f"{self._config.total_blocks * self._pool.block_tokens}; raise pool_bytes or lower max_tokens",
+            )
+        ]
+
+    def _postprocess(self, batch: list[Scheduled], logits: Tensor) -> list[Delta]:
+        for entry in batch:
+            entry.sequence.num_computed = entry.start + entry.count
+        sampled = [entry.sequence for entry in batch if entry.samples]
+        tokens = self._sampler.sample(logits, [(s.request_id, s.sampling) for s in sampled])
+        self.num_tokens_out += len(tokens)
+        return [self._advance(sequence, token) for sequence, token in zip(sampled, tokens, strict=True)]
+
+    def _advance(self, sequence: Sequence, token: int) -> Delta:
+        """Append one token and say what of it can be sent."""
+        stream = self._streams[sequence.request_id]
+        sequence.tokens.append(token)
+        is_eos = token in self._config.eos_token_ids and not sequence.sampling.ignore_eos
+        text, hit_stop = ("", False) if is_eos else stream.stops.push(stream.decoder.push(token))
+        reason = self._finish_reason(sequence, stopped=is_eos or hit_stop)
+        is_first, stream.is_started = not stream.is_started, True
+        if reason is None:
+            shown = sequence.num_prompt_tokens if is_first else 0
+            return Delta(sequence.request_id, text, 1, num_input_tokens=shown)
+        if not hit_stop:
+            text += stream.stops.flush()
+        self._end(sequence)
+        return Delta(
+            sequence.request_id, text, 1, num_input_tokens=sequence.num_prompt_tokens, finish_reason=reason
+        )
+
+    def _finish_reason(self, sequence: Sequence, *, stopped: bool) -> FinishReason | None:
+        if stopped:
+            return "stop"
+        is_full = sequence.num_tokens >= self._config.max_context_tokens
+        return "length" if is_full or sequence.num_output_tokens >= sequence.sampling.max_tokens else None
+
+    def _fail(self, request_id: int, code: ErrorCode, message: str) -> Delta:
+        sequence = self._streams[request_id].sequence
+        self._end(sequence)
+        return Delta(
+            request_id, "", 0, num_input_tokens=sequence.num_prompt_tokens, error_code=code, error=message
+        )
+
+    def _end(self, sequence: Sequence) -> None:
+        if self.on_tokens is not None:
+            self.on_tokens(sequence.request_id, sequence.tokens[sequence.num_prompt_tokens :])
+        self.scheduler.remove(sequence)
+        self._sampler.remove(sequence.request_id)
+        del self._streams[sequence.request_id]

@@ -1,0 +1,57 @@
+"""One request inside the engine, and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts.sampling import SamplingParams
+
+
+class SequenceStatus(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+@dataclass
+class Sequence:
+    """Tokens, blocks and progress of one request.
+
+    `tokens` is prompt + output. `num_computed` of them have their K and V in the cache; the next step runs
+    from there: one token while decoding, a chunk while prefilling (also after a preemption, which sets it to 0).
+    """
+
+    request_id: int
+    tokens: list[int]
+    num_prompt_tokens: int
+    sampling: SamplingParams
+    deadline_unix_s: float | None = None
+    status: SequenceStatus = SequenceStatus.WAITING
+    num_computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+    slots: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """slots[i]: the cache slot of token i, for every token that the blocks have room for."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed(self) -> int:
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """Only the newest token is missing from the cache."""
+        return self.num_computed > 0 and self.num_uncomputed == 1
+
+    def is_expired(self, now_unix_s: float) -> bool:
+        return self.deadline_unix_s is not None and now_unix_s >= self.deadline_unix_s
