@@ -1,0 +1,154 @@
+"""Triton's model class of generate models: decoupled, streaming.
+
+`execute` submits each request and holds by the spread-and-drain rule; the receiver thread turns the worker's
+step outputs into responses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from typing import Any
+
+from python_backend.bridge.attachment import Attachment, InstanceName
+from python_backend.bridge.errors import BridgeError
+from python_backend.bridge.hold import may_return
+from python_backend.bridge.requests import GenerateRequest, read_generate
+from python_backend.bridge.responses import Reply, TextReply, error_of, triton_error
+from python_backend.messages import CancelGenerate, Generate, StepOutput, WorkerToBridge
+
+HOLD_POLL_S = 0.001
+"""While `execute` holds, the siblings' load is looked up this often: a new request may be waiting for it."""
+CANCEL_POLL_S = 0.05
+"""How often requests are asked whether their client has left."""
+
+
+def int_parameter(args: dict[str, str], key: str) -> int:
+    """A number under `parameters` in config.pbtxt."""
+    value = json.loads(args["model_config"])["parameters"][key]["string_value"]
+    return int(value)
+
+
+class GenerateModel:
+    """One instance. `execute` runs on Triton's thread, `_on_messages` on the receiver thread."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        self._changed = threading.Condition()
+        self._open: dict[int, TextReply] = {}
+        self._next_id = 0
+        self._closed = False
+        self._attachment = Attachment(
+            InstanceName.of(args),
+            int_parameter(args, "max_in_flight"),
+            self._on_messages,
+            self._on_worker_lost,
+        )
+        threading.Thread(target=self._watch_cancels, name="cancels", daemon=True).start()
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            self._submit(request, Reply(request.get_response_sender()))
+        self._hold()
+
+    def finalize(self) -> None:
+        self._closed = True
+        self._attachment.close()
+
+    # --- Triton's thread ---
+
+    def _submit(self, request: Any, reply: Reply) -> None:
+        if reply.is_cancelled:
+            # Triton executes requests that were cancelled in its queue: drop them before they cost anything.
+            reply.fail(triton_error("CANCELLED", "cancelled by the client"))
+            return
+        try:
+            wanted = read_generate(request)
+        except BridgeError as exc:
+            reply.fail(error_of(exc))
+            return
+        if wanted.deadline_unix_s is not None and time.time() >= wanted.deadline_unix_s:
+            reply.fail(triton_error("DEADLINE_EXCEEDED", "the request's deadline passed in the queue"))
+            return
+        self._start(wanted, reply)
+
+    def _start(self, wanted: GenerateRequest, reply: Reply) -> None:
+        with self._changed:
+            request_id, self._next_id = self._next_id, self._next_id + 1
+            self._open[request_id] = TextReply(wanted, reply)
+            self._publish()
+        message = Generate(request_id, wanted.prompt, wanted.sampling, wanted.deadline_unix_s)
+        try:
+            self._attachment.send(message)
+        except BridgeError as exc:
+            self._close(request_id)
+            reply.fail(error_of(exc))
+            return
+        if request_id not in self._open:
+            # Its worker died between these lines and the next one got it: nobody waits for it any more.
+            self._cancel(request_id)
+
+    def _hold(self) -> None:
+        """Return when this instance should get the next request."""
+        with self._changed:
+            while not may_return(
+                self._attachment.state(),
+                len(self._open),
+                self._attachment.cap,
+                self._attachment.least_loaded_sibling(),
+            ):
+                if self._closed:
+                    return
+                self._changed.wait(HOLD_POLL_S)
+
+    # --- the receiver thread ---
+
+    def _on_messages(self, messages: list[WorkerToBridge]) -> None:
+        for message in messages:
+            if isinstance(message, StepOutput):
+                for delta in message.deltas:
+                    text_reply = self._open.get(delta.request_id)
+                    if text_reply is None:
+                        continue
+                    if delta.finish_reason is not None or delta.error_code is not None:
+                        self._close(delta.request_id)
+                    text_reply.push(delta)
+
+    def _on_worker_lost(self) -> None:
+        with self._changed:
+            lost, self._open = self._open, {}
+            self._publish()
+        for text_reply in lost.values():
+            text_reply.reply.fail(
+                triton_error(
+                    "UNAVAILABLE", "the worker of this instance died; the next one takes new requests"
+                )
+            )
+
+    def _watch_cancels(self) -> None:
+        told: set[int] = set()
+        while not self._closed:
+            time.sleep(CANCEL_POLL_S)
+            running = dict(self._open)
+            told &= running.keys()
+            for request_id in running.keys() - told:
+                if running[request_id].reply.is_cancelled:
+                    told.add(request_id)
+                    self._cancel(request_id)
+
+    def _cancel(self, request_id: int) -> None:
+        # Without a worker there is nothing to cancel: `_on_worker_lost` has ended all its requests.
+        with contextlib.suppress(BridgeError):
+            self._attachment.send(CancelGenerate(request_id))
+
+    # --- both ---
+
+    def _close(self, request_id: int) -> None:
+        with self._changed:
+            self._open.pop(request_id, None)
+            self._publish()
+
+    def _publish(self) -> None:
+        self._attachment.publish(len(self._open), self._next_id)
+        self._changed.notify_all()

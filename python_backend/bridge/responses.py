@@ -1,0 +1,98 @@
+"""Ours -> Triton's responses. The sender wrapper gives every request exactly one final response."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from python_backend.bridge.errors import PREFIXES, BridgeError
+from python_backend.bridge.requests import GenerateRequest
+from python_backend.messages import Delta, ErrorCode
+
+_TRITON_CODES = {
+    "INVALID_ARGUMENT": pb_utils.TritonError.INVALID_ARG,
+    "UNAVAILABLE": pb_utils.TritonError.UNAVAILABLE,
+    "DEADLINE_EXCEEDED": pb_utils.TritonError.CANCELLED,
+    "CANCELLED": pb_utils.TritonError.CANCELLED,
+    "INTERNAL": pb_utils.TritonError.INTERNAL,
+}
+
+
+def triton_error(code: ErrorCode, message: str) -> Any:
+    return pb_utils.TritonError(PREFIXES[code] + message, _TRITON_CODES[code])
+
+
+def error_of(exc: BridgeError) -> Any:
+    return triton_error(exc.code, str(exc))
+
+
+class Reply:
+    """The answer to one decoupled request: any number of responses, then exactly one final flag.
+
+    Usable from any thread; what comes after the end is dropped.
+    """
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+        self._lock = threading.Lock()
+        self.is_final = False
+
+    @property
+    def is_cancelled(self) -> bool:
+        return bool(self._sender.is_cancelled())
+
+    def send(self, response: Any, *, final: bool = False) -> None:
+        with self._lock:
+            if self.is_final:
+                return
+            self.is_final = final
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0)
+
+    def fail(self, error: Any) -> None:
+        self.send(pb_utils.InferenceResponse(output_tensors=[], error=error), final=True)
+
+
+class TextReply:
+    """Turns deltas into the responses that this request asked for: each at once, or all as one."""
+
+    def __init__(self, request: GenerateRequest, reply: Reply) -> None:
+        self.reply = reply
+        self._request = request
+        self._texts = [request.prompt] if request.prepend_input else []
+        self._num_input_tokens = 0
+        self._num_output_tokens = 0
+
+    def push(self, delta: Delta) -> None:
+        is_last = delta.finish_reason is not None or delta.error_code is not None
+        if delta.error_code is not None:
+            self.reply.fail(triton_error(delta.error_code, delta.error))
+            return
+        self._num_input_tokens = delta.num_input_tokens or self._num_input_tokens
+        self._num_output_tokens += delta.num_output_tokens
+        self._texts.append(delta.text)
+        if is_last or (self._request.stream and delta.text):
+            self.reply.send(pb_utils.InferenceResponse(self._take(delta)), final=is_last)
+
+    def _take(self, delta: Delta) -> list[Any]:
+        """The outputs of what has gathered; token counts are those since the last response, as in vLLM's."""
+        outputs = [_text("text_output", "".join(self._texts))]
+        if self._request.return_finish_reason:
+            outputs.append(_text("finish_reason", delta.finish_reason or "null"))
+        if self._request.return_num_input_tokens:
+            outputs.append(_count("num_input_tokens", self._num_input_tokens))
+        if self._request.return_num_output_tokens:
+            outputs.append(_count("num_output_tokens", self._num_output_tokens))
+        self._texts = []
+        self._num_output_tokens = 0
+        return outputs
+
+
+def _text(name: str, value: str) -> Any:
+    return pb_utils.Tensor(name, np.array([value.encode()], dtype=np.object_))
+
+
+def _count(name: str, value: int) -> Any:
+    return pb_utils.Tensor(name, np.array([value], dtype=np.uint32))
