@@ -78,8 +78,7 @@ class Scheduler:
         """Choose the next step's work: decodes first, then prefill chunks. Empty: nothing can run now."""
         decodes = self._schedule_decodes()
         budget = self.config.mixed_prefill_tokens if decodes else self.config.prefill_tokens
-        # A prefill's last chunk of one token counts as a decode, hence the (stable) sort.
-        return sorted(decodes + self._schedule_prefills(budget), key=lambda entry: not entry.is_decode)
+        return decodes + self._schedule_prefills(budget)
 
     def _schedule_decodes(self) -> list[Scheduled]:
         for sequence in list(self.running):

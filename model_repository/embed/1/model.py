@@ -1,5 +1,5 @@
 """Triton's entry to `embed`: everything is in the bridge."""
 
-from python_backend.bridge import EmbedModel as TritonPythonModel
+from python_backend.bridge.embed import EmbedModel as TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

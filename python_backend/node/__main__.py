@@ -1,0 +1,46 @@
+"""`python -m python_backend.node --config RUN_DIR/node.json`: one node daemon until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+
+from python_backend.node.config import NodeConfig, read_config
+from python_backend.node.daemon import Daemon
+from python_backend.node.errors import NodeError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m python_backend.node", description=__doc__)
+    parser.add_argument(
+        "--config", type=Path, required=True, help="JSON file, see python_backend/node/config.py"
+    )
+    parser.add_argument("--log-level", default="INFO")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=given.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        asyncio.run(serve(read_config(given.config)))
+    except NodeError as exc:
+        print(f"tidegate node: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def serve(config: NodeConfig) -> None:
+    daemon = Daemon(config)
+    loop = asyncio.get_running_loop()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, daemon.stop)
+    await daemon.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The node's memory: one memfd for all KV, one sealed memfd per set of weights. No names in /dev/shm.
+
+Whoever gets a descriptor maps the same pages. Weights are sealed against every later write, so a worker can map
+them read-only and nothing else; the KV memfd cannot be resized, so nobody can pull it from under the others.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import math
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+import numpy as np
+
+from contracts.stack import write_whole
+from python_backend.messages import TensorSpec
+from python_backend.node.checkpoint import Checkpoint, StoredTensor, read_checkpoint
+from python_backend.node.errors import CheckpointTruncated, PoolTooLarge
+
+logger = logging.getLogger(__name__)
+
+MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap module
+F_SEAL_FUTURE_WRITE = 0x10  # not in Python's fcntl module before 3.13 on every libc
+PREFAULT_CHUNK_BYTES = 16 << 20
+"""A chunk blocks the interpreter (madvise holds the GIL): about 15 ms of it."""
+CAST_CHUNK_BYTES = 8 << 20
+TENSOR_ALIGNMENT_BYTES = 64
+"""A cache line: what BLAS kernels like best."""
+PAGE_BYTES = mmap.PAGESIZE
+
+
+@dataclass(frozen=True)
+class WeightSet:
+    """Weights in a sealed memfd. The node keeps `fd` open as long as they shall stay resident."""
+
+    fd: int
+    num_bytes: int
+    table_path: Path
+    """JSON file: tensor name -> TensorSpec."""
+    fingerprint: str
+
+
+def create_kv_arena(pool_bytes: int) -> int:
+    """A memfd of `pool_bytes`, every page there (a first touch later costs 1 ms per 0.7 MB); the caller owns it.
+
+    Raises PoolTooLarge.
+    """
+    fd = os.memfd_create("tidegate-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, pool_bytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        if pool_bytes:
+            with _writable(fd, pool_bytes) as arena:
+                prefault(arena, _log_progress("KV pool"))
+    except OSError as exc:
+        os.close(fd)
+        raise PoolTooLarge(
+            f"the machine does not give {pool_bytes} bytes for the KV pool ({exc}); lower pool_bytes"
+        ) from exc
+    return fd
+
+
+def prefault(arena: mmap.mmap, on_progress: Callable[[int, int], None]) -> None:
+    """Make every page of the mapping present, in huge pages where the system allows. Raises OSError."""
+    with suppress(OSError):
+        arena.madvise(mmap.MADV_HUGEPAGE)
+    total = len(arena)
+    for start in range(0, total, PREFAULT_CHUNK_BYTES):
+        length = min(PREFAULT_CHUNK_BYTES, total - start)
+        try:
+            arena.madvise(MADV_POPULATE_WRITE, start, length)
+        except OSError as exc:
+            if exc.errno != errno.EINVAL:
+                raise
+            _touch_pages(arena, start, length)
+        on_progress(start + length, total)
+
+
+def load_weights(folder: Path, run_dir: Path) -> WeightSet:
+    """Copy a folder's safetensors into a memfd and seal it; writes the tensor table into `run_dir`.
+
+    The caller owns the descriptor. Raises CheckpointError; nothing is left open then.
+    """
+    checkpoint = read_checkpoint(folder)
+    table, num_bytes = lay_out(checkpoint)
+    fd = os.memfd_create(f"tidegate-weights-{folder.name}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, num_bytes)
+        with _writable(fd, num_bytes) as arena:
+            _fill(arena, checkpoint, table, _log_progress(f"weights {folder.name}"))
+        # Not F_SEAL_WRITE: kernels before 6.7 then refuse even read-only shared mappings. With our own mapping
+        # gone, F_SEAL_FUTURE_WRITE leaves nobody who could write.
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+        table_path = run_dir / f"tensors-{checkpoint.fingerprint[:24]}.json"
+        write_whole(table_path, msgspec.json.encode(table))
+    except BaseException:
+        os.close(fd)
+        raise
+    return WeightSet(fd=fd, num_bytes=num_bytes, table_path=table_path, fingerprint=checkpoint.fingerprint)
+
+
+def lay_out(checkpoint: Checkpoint) -> tuple[dict[str, TensorSpec], int]:
+    """Where each tensor goes, and the bytes all of them take (whole pages, at least one)."""
+    table: dict[str, TensorSpec] = {}
+    end = 0
+    for tensor in checkpoint.tensors:
+        offset = -(-end // TENSOR_ALIGNMENT_BYTES) * TENSOR_ALIGNMENT_BYTES
+        table[tensor.name] = TensorSpec(offset, list(tensor.shape), tensor.bound_dtype)
+        end = offset + math.prod(tensor.shape) * np.dtype(tensor.bound_dtype).itemsize
+    return table, max(1, -(-end // PAGE_BYTES)) * PAGE_BYTES
+
+
+def _fill(
+    arena: mmap.mmap,
+    checkpoint: Checkpoint,
+    table: dict[str, TensorSpec],
+    on_progress: Callable[[int, int], None],
+) -> None:
+    total = sum(tensor.num_bytes for tensor in checkpoint.tensors)
+    done = 0
+    opened: BinaryIO | None = None
+    try:
+        with memoryview(arena) as view:
+            for tensor in checkpoint.tensors:
+                if opened is None or opened.name != str(tensor.file):
+                    if opened is not None:
+                        opened.close()
+                    opened = tensor.file.open("rb", buffering=0)
+                opened.seek(tensor.file_offset_bytes)
+                _copy_tensor(opened, tensor, view[table[tensor.name].offset_bytes :])
+                done += tensor.num_bytes
+                on_progress(done, total)
+    finally:
+        if opened is not None:
+            opened.close()
+
+
+def _copy_tensor(source: BinaryIO, tensor: StoredTensor, target: memoryview) -> None:
+    """Copy, widening 16-bit floats on the way; `source` stands at the tensor's first byte."""
+    if tensor.dtype not in ("BF16", "F16"):
+        _read_exactly(source, target[: tensor.num_bytes], tensor)
+        return
+    buffer = bytearray(min(CAST_CHUNK_BYTES, tensor.num_bytes))
+    for start in range(0, tensor.num_bytes, CAST_CHUNK_BYTES):
+        length = min(CAST_CHUNK_BYTES, tensor.num_bytes - start)
+        chunk = memoryview(buffer)[:length]
+        _read_exactly(source, chunk, tensor)
+        widened = np.frombuffer(target[2 * start : 2 * (start + length)], np.float32)
+        if tensor.dtype == "F16":
+            widened[:] = np.frombuffer(chunk, "<f2")
+        else:
+            np.left_shift(np.frombuffer(chunk, "<u2"), 16, out=widened.view(np.uint32), dtype=np.uint32)
+        del widened  # it pins the mapping, which must close before sealing
+
+
+def _read_exactly(source: BinaryIO, target: memoryview, tensor: StoredTensor) -> None:
+    done = 0
+    while done < len(target):
+        count = source.readinto(target[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise CheckpointTruncated(f"{tensor.file}: tensor {tensor.name!r} ended while it was read")
+        done += count
+
+
+@contextmanager
+def _writable(fd: int, num_bytes: int) -> Iterator[mmap.mmap]:
+    arena = mmap.mmap(fd, num_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    try:
+        yield arena
+    except BaseException:
+        with suppress(BufferError):  # the traceback still holds views; the mapping goes with it
+            arena.close()
+        raise
+    arena.close()
+
+
+def _touch_pages(arena: mmap.mmap, start: int, length: int) -> None:
+    pages = np.frombuffer(arena, np.uint8)[start : start + length : PAGE_BYTES]
+    pages[:] = 0
+
+
+def _log_progress(what: str) -> Callable[[int, int], None]:
+    """Logs at most once a second, and the end."""
+    started = last = time.monotonic()
+
+    def log(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done >= total:
+            logger.info("%s: %d MiB in place after %.1f s", what, total >> 20, now - started)
+        elif now - last >= 1:
+            last = now
+            logger.info("%s: %d of %d MiB", what, done >> 20, total >> 20)
+
+    return log

@@ -1,0 +1,218 @@
+"""The node from start to stop: memory and fork server first, then models, then spares, then the ready line."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.stack import ServedModel
+from python_backend.board import NUM_SLOTS, Board
+from python_backend.messages import BindModel, SpawnWorker, WorkerExited, WorkerSpawned
+from python_backend.node.allocator import Allocator
+from python_backend.node.arena import WeightSet, create_kv_arena, load_weights
+from python_backend.node.broker import BoardShare, Broker
+from python_backend.node.config import NodeConfig
+from python_backend.node.control import NodeView, start_control
+from python_backend.node.errors import (
+    ConfigInvalid,
+    NodeAlreadyRuns,
+    PoolInconsistent,
+    PoolTooSmall,
+)
+from python_backend.node.forkserver import FORKSERVER_COMMAND, ForkServer, describe_exit
+from python_backend.node.instances import Instances, Slots
+from python_backend.node.leases import Leases
+from python_backend.node.peers import Listener
+from python_backend.node.spares import REPLENISH_DELAY_S, SparePlanner, Worker
+from python_backend.node.workers import Workers
+
+logger = logging.getLogger(__name__)
+
+CHECK_INTERVAL_S = 5.0
+NODE_SOCKET = "node.sock"
+CONTROL_SOCKET = "control.sock"
+LOCK_NAME = "node.lock"
+
+
+def print_ready() -> None:
+    print("tidegate-ready node", flush=True)
+
+
+@dataclass(frozen=True)
+class DaemonOptions:
+    """What only tests change."""
+
+    forkserver_command: Sequence[str] = FORKSERVER_COMMAND
+    replenish_delay_s: float = REPLENISH_DELAY_S
+    on_ready: Callable[[], None] = print_ready
+
+
+class Daemon:
+    """One node. `run` serves until `stop` is called, and leaves nothing behind."""
+
+    def __init__(self, config: NodeConfig, options: DaemonOptions | None = None) -> None:
+        self._config = config
+        self._options = options or DaemonOptions()
+        self._run_dir = Path(config.run_dir)
+        self._stop = asyncio.Event()
+        self._weights: dict[str, WeightSet] = {}
+        self._kv_fd = -1
+        self._kv_bytes = 0
+
+    def stop(self) -> None:
+        """Make `run` return. Harmless when repeated."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Raises NodeError when the node cannot serve (any more); everything is cleaned up by then."""
+        async with AsyncExitStack() as stack:
+            stack.callback(self._close_memory)
+            lock_run_dir(self._run_dir, stack)
+            self._fork_server = await ForkServer.start(self._options.forkserver_command, self._worker_news)
+            stack.push_async_callback(self._fork_server.stop)
+            self._broker = self._make_broker(stack)
+            stack.push_async_callback(self._broker.close)
+            await self._serve(stack)
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        """Until `stop`, or until something that cannot be mended."""
+        tasks = [
+            asyncio.create_task(self._bring_up(stack)),
+            asyncio.create_task(self._watch_fork_server()),
+            asyncio.create_task(self._check_forever()),
+        ]
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            pending = {*tasks, stopping}
+            while not stopping.done():
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in (*tasks, stopping):
+                task.cancel()
+            await asyncio.gather(*tasks, stopping, return_exceptions=True)
+
+    async def _bring_up(self, stack: AsyncExitStack) -> None:
+        config = self._config
+        listener = Listener(self._run_dir / NODE_SOCKET, self._broker.connect)
+        stack.callback(listener.close)
+        view = NodeView(self._broker, self._board, tuple(config.models), self._weights)
+        control = await start_control(self._run_dir / CONTROL_SOCKET, view)
+        stack.push_async_callback(control.stop, 0.5)
+        self._kv_fd = await asyncio.to_thread(create_kv_arena, self._kv_bytes)
+        for served in config.models:
+            await self._bind(served)
+        await self._broker.wait_for_spares(
+            {model.name: config.num_spares(model.name) for model in config.models}
+        )
+        logger.info("ready: %s", ", ".join(model.name for model in config.models))
+        self._options.on_ready()
+
+    async def _bind(self, served: ServedModel) -> None:
+        if served.path not in self._weights:
+            self._weights[served.path] = await asyncio.to_thread(
+                load_weights, Path(served.path), self._run_dir
+            )
+        weights = self._weights[served.path]
+        message = BindModel(
+            model=served.name,
+            kind=served.kind,
+            config_dir=served.path,
+            table_path=str(weights.table_path),
+            weights_bytes=weights.num_bytes,
+            max_context_tokens=served.max_context_tokens,
+        )
+        bound = await self._fork_server.bind(message, weights.fd)
+        if bound.block_bytes > self._kv_bytes:
+            raise PoolTooSmall(
+                f"pool of {self._kv_bytes} bytes holds no block of {served.name} ({bound.block_bytes} bytes for"
+                f" {bound.block_tokens} tokens); raise pool_bytes"
+            )
+        logger.info("model %s is bound, %d bytes of weights", served.name, weights.num_bytes)
+        self._broker.bind(bound)
+
+    def _make_broker(self, stack: AsyncExitStack) -> Broker:
+        config = self._config
+        self._board, board_fd = Board.create(config.cpu_budget())
+        stack.callback(os.close, board_fd)
+        stack.callback(self._board.close)
+        self._kv_bytes = config.pool_size_bytes()
+        names = [model.name for model in config.models]
+        return Broker(
+            models=names,
+            shared=BoardShare(self._board, board_fd),
+            leases=Leases(Allocator(self._kv_bytes)),
+            instances=Instances(Slots(NUM_SLOTS)),
+            planner=SparePlanner(
+                {name: config.num_spares(name) for name in names},
+                max_warming=config.cpu_budget(),
+                replenish_delay_s=self._options.replenish_delay_s,
+            ),
+            make_workers=lambda on_message, on_gone: Workers(self._spawn, on_message, on_gone),
+        )
+
+    def _spawn(self, worker: Worker, control: socket.socket) -> bool:
+        has_kv = self._broker.bound[worker.model].block_bytes > 0
+        message = SpawnWorker(worker.model, worker.id, self._kv_bytes if has_kv else 0)
+        fds = [control.fileno(), self._kv_fd] if has_kv else [control.fileno()]
+        return self._fork_server.spawn(message, fds)
+
+    def _worker_news(self, message: WorkerSpawned | WorkerExited) -> None:
+        """A worker's end is noticed by its pidfd; the fork server adds how it ended."""
+        match message:
+            case WorkerSpawned(worker_id=worker_id, pid=pid):
+                self._broker.worker_spawned(worker_id, pid)
+            case WorkerExited(pid=pid, status=status):
+                log = logger.warning if status else logger.info
+                log("worker pid %d %s", pid, describe_exit(status))
+
+    async def _watch_fork_server(self) -> None:
+        raise await self._fork_server.wait_lost()
+
+    async def _check_forever(self) -> None:
+        """A broken book is logged, not fatal: what serves goes on serving."""
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            try:
+                self._broker.leases.check()
+            except PoolInconsistent:
+                logger.exception("the pool's books do not add up")
+
+    def _close_memory(self) -> None:
+        for weights in self._weights.values():
+            weights.table_path.unlink(missing_ok=True)
+            os.close(weights.fd)
+        self._weights.clear()
+        if self._kv_fd >= 0:
+            os.close(self._kv_fd)
+            self._kv_fd = -1
+
+
+def lock_run_dir(run_dir: Path, stack: AsyncExitStack) -> None:
+    """Make the folder private and ours alone as long as `stack` stands. Raises ConfigInvalid, NodeAlreadyRuns."""
+    try:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if run_dir.stat().st_uid != os.getuid():
+            raise ConfigInvalid(f"run_dir {run_dir} belongs to another user; choose one of your own")
+        run_dir.chmod(0o700)
+        fd = os.open(run_dir / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise ConfigInvalid(f"run_dir {run_dir}: {exc}") from exc
+    stack.callback(os.close, fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+        raise NodeAlreadyRuns(
+            f"a node daemon (pid {holder}) runs in {run_dir}; stop it or choose another run_dir"
+        ) from exc
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)

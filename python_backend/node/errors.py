@@ -1,0 +1,105 @@
+"""What can go wrong in the node.
+
+NodeError
+├── ConfigInvalid
+├── NodeAlreadyRuns
+├── CheckpointError
+│   ├── CheckpointMissing
+│   ├── CheckpointTruncated
+│   ├── CheckpointMalformed
+│   └── TensorTypeUnknown
+├── PoolError
+│   ├── PoolTooLarge
+│   ├── PoolTooSmall
+│   ├── ExtentUnknown
+│   ├── ExtentFreedTwice
+│   └── PoolInconsistent
+├── SlotsExhausted
+├── ModelUnknown
+├── InstanceUnknown
+├── BindRefused
+├── ForkServerLost
+└── WorkersKeepDying
+"""
+
+from __future__ import annotations
+
+
+class NodeError(Exception):
+    """Base of all errors of the node; the text is fit for an operator."""
+
+
+class ConfigInvalid(NodeError):
+    """The configuration file does not make sense."""
+
+
+class NodeAlreadyRuns(NodeError):
+    """Another daemon holds the run directory."""
+
+
+class CheckpointError(NodeError):
+    """A model's weights cannot be read."""
+
+
+class CheckpointMissing(CheckpointError):
+    """A file that should hold weights is not there."""
+
+
+class CheckpointTruncated(CheckpointError):
+    """A file ends before the data that its header announces."""
+
+
+class CheckpointMalformed(CheckpointError):
+    """A header, or the index over shards, contradicts itself."""
+
+
+class TensorTypeUnknown(CheckpointError):
+    """A tensor has a data type that this node cannot bind."""
+
+
+class PoolError(NodeError):
+    """The memory pool refuses, or is broken."""
+
+
+class PoolTooLarge(PoolError):
+    """The machine has not the memory that the pool should take."""
+
+
+class PoolTooSmall(PoolError):
+    """The pool holds not even one block of a model."""
+
+
+class ExtentUnknown(PoolError):
+    """Release of what is no extent, or not the caller's."""
+
+
+class ExtentFreedTwice(PoolError):
+    """Release of what is free already."""
+
+
+class PoolInconsistent(PoolError):
+    """The pool's books do not add up: a bug of ours."""
+
+
+class SlotsExhausted(NodeError):
+    """The board has no free slot for another instance."""
+
+
+class ModelUnknown(NodeError):
+    """No such model on this node."""
+
+
+class InstanceUnknown(NodeError):
+    """No such instance is attached."""
+
+
+class BindRefused(NodeError):
+    """The fork server could not build a model over its weights."""
+
+
+class ForkServerLost(NodeError):
+    """The fork server is gone, and with it every worker."""
+
+
+class WorkersKeepDying(NodeError):
+    """Workers of a model die in a row while they warm up."""
