@@ -108,6 +108,8 @@ class Daemon:
         control = await start_control(self._run_dir / CONTROL_SOCKET, view)
         stack.push_async_callback(control.stop, 0.5)
         self._kv_fd = await asyncio.to_thread(create_kv_arena, self._kv_bytes)
+        for served in config.models:  # while the fork server imports torch
+            await self._load(served)
         for served in config.models:
             await self._bind(served)
         await self._broker.wait_for_spares(
@@ -116,11 +118,14 @@ class Daemon:
         logger.info("ready: %s", ", ".join(model.name for model in config.models))
         self._options.on_ready()
 
-    async def _bind(self, served: ServedModel) -> None:
+    async def _load(self, served: ServedModel) -> None:
+        """Two models over the same folder share its weights."""
         if served.path not in self._weights:
             self._weights[served.path] = await asyncio.to_thread(
                 load_weights, Path(served.path), self._run_dir
             )
+
+    async def _bind(self, served: ServedModel) -> None:
         weights = self._weights[served.path]
         message = BindModel(
             model=served.name,
