@@ -1,0 +1,83 @@
+"""`python -m gateway --config FILE`: serve until SIGTERM, then finish running answers and exit 0."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+
+from gateway.app import build_app
+from gateway.catalog import load_catalog
+from gateway.config import ConfigError, GatewayConfig, read_config
+
+READY_LINE = "tidegate-ready gateway"
+KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections (httpx 5 s, load balancers 60 s), so that they close first."""
+
+
+class _Server(uvicorn.Server):
+    """Says when it serves. On SIGTERM it drains and returns; uvicorn's own would then die of the signal."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signal_number, self._stop)
+        yield
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            print(READY_LINE, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m gateway", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="gateway.json")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    try:
+        config = read_config(parser.parse_args().config)
+        _serve(config)
+    except ConfigError as exc:
+        print(f"gateway: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _serve(config: GatewayConfig) -> None:
+    app = build_app(config, load_catalog(config.models))
+    listener = _listen(config.host, config.port)
+    settings = uvicorn.Config(
+        app,
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=config.drain_grace_s,
+        ws="none",
+    )
+    _Server(settings).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as exc:
+        raise ConfigError(f"can't listen on {host}:{port}: {exc.strerror or exc}") from exc
+
+
+if __name__ == "__main__":
+    sys.exit(main())

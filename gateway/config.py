@@ -1,0 +1,53 @@
+"""Settings of the gateway: one JSON file, written by `tidegate up`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from contracts.stack import ServedModel
+
+MIB = 1024 * 1024
+
+
+class ConfigError(ValueError):
+    """The configuration file is wrong; the text names the file and the key."""
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything the gateway is told. Unknown keys raise."""
+
+    host: str = "127.0.0.1"
+    port: int = 9000
+    triton_grpc: str
+    """host:port of Triton's gRPC endpoint."""
+    models: list[ServedModel]
+    max_body_bytes: int = 8 * MIB
+    """A longer body is refused with 413 while it is read. 8 MiB of text is past any context served here."""
+    num_channels: int = 2
+    """gRPC connections to Triton; requests take turns. One is a bottleneck at hundreds of streams."""
+    drain_grace_s: int = 30
+    """After SIGTERM running answers have this long to finish."""
+    max_embed_batch: int = 32
+    """Texts a call to Triton carries: max_batch_size of `embed`."""
+
+    def __post_init__(self) -> None:
+        names = [model.name for model in self.models]
+        _require(len(set(names)) == len(names), f"models = {names}, each name may stand there once")
+        _require(0 <= self.port <= 65535, f"port = {self.port}, must be from 0 to 65535")
+        for key in ("max_body_bytes", "num_channels", "drain_grace_s", "max_embed_batch"):
+            _require(getattr(self, key) >= 1, f"{key} = {getattr(self, key)}, must be at least 1")
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise ValueError(text)
+
+
+def read_config(path: Path) -> GatewayConfig:
+    """Raises ConfigError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=GatewayConfig)
+    except (OSError, msgspec.MsgspecError, ValueError) as exc:
+        raise ConfigError(f"gateway config {path}: {exc}") from exc

@@ -1,0 +1,179 @@
+"""What the gateway answers when it does not answer with a completion.
+
+GatewayError
+├── InvalidRequest 400            the body, or a value in it, is wrong
+│   ├── UnsupportedFeature        known to OpenAI, not done here
+│   └── ContextLengthExceeded     prompt longer than the model's context
+├── ModelNotFound 404
+├── RouteNotFound 404, MethodNotAllowed 405
+├── BodyTooLarge 413
+├── QueueFull 429                 Triton's queue limit; try again
+├── ClientGone 499                nobody is left to read the answer; only logged
+├── InternalError 500
+│   └── UpstreamFailed            Triton or the engine broke, or a stream was cut
+├── UpstreamUnavailable 503       nothing serves the model now; try again
+└── DeadlineExceeded 504
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import ClassVar
+
+import grpc
+import msgspec
+
+MAX_SHOWN_CHARS = 80
+
+
+class GatewayError(Exception):
+    """Base: every error that a client sees. `param` names the part of the body that is wrong."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str | None] = None
+    retry_after_s: ClassVar[int | None] = None
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def body(self) -> bytes:
+        """In OpenAI's shape."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+
+class InvalidRequest(GatewayError):
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_value"
+
+
+class UnsupportedFeature(InvalidRequest):
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    code = "context_length_exceeded"
+
+
+class ModelNotFound(GatewayError):
+    status = 404
+    type = "invalid_request_error"
+    code = "model_not_found"
+
+
+class RouteNotFound(GatewayError):
+    status = 404
+    type = "invalid_request_error"
+    code = "unknown_url"
+
+
+class MethodNotAllowed(GatewayError):
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+
+
+class BodyTooLarge(GatewayError):
+    status = 413
+    type = "invalid_request_error"
+    code = "body_too_large"
+
+
+class QueueFull(GatewayError):
+    status = 429
+    type = "rate_limit_error"
+    code = "queue_full"
+    retry_after_s = 1
+
+
+class ClientGone(GatewayError):
+    status = 499
+    type = "client_closed_request"
+    code = "client_closed_request"
+
+
+class InternalError(GatewayError):
+    status = 500
+    code = "internal_error"
+
+
+class UpstreamFailed(InternalError):
+    code = "upstream_failed"
+
+
+class UpstreamUnavailable(GatewayError):
+    status = 503
+    code = "upstream_unavailable"
+    retry_after_s = 1
+
+
+class DeadlineExceeded(GatewayError):
+    status = 504
+    type = "timeout_error"
+    code = "deadline_exceeded"
+
+
+def shown(value: object) -> str:
+    """The value as JSON, cut: an error text must not carry a megabyte back."""
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
+
+
+# The bridge starts every error text with one of these; Triton passes the text on and, on a stream, no code.
+_BY_PREFIX: dict[str, type[GatewayError]] = {
+    "invalid argument": InvalidRequest,
+    "unavailable": UpstreamUnavailable,
+    "deadline exceeded": DeadlineExceeded,
+    "cancelled": UpstreamFailed,
+    "internal": UpstreamFailed,
+}
+_PREFIX = re.compile(r"^\s*(" + "|".join(_BY_PREFIX) + r"): (.*)", re.DOTALL)
+
+# Texts of Triton itself. Its codes alone would mislead: a dead stub is INTERNAL, a full queue UNAVAILABLE.
+_BY_TRITON_TEXT: tuple[tuple[re.Pattern[str], type[GatewayError]], ...] = (
+    (re.compile(r"stub process .*is not healthy", re.IGNORECASE | re.DOTALL), UpstreamUnavailable),
+    (re.compile(r"exceeds maximum queue size", re.IGNORECASE), QueueFull),
+    (
+        re.compile(r"server exiting|has no available versions|is not ready", re.IGNORECASE),
+        UpstreamUnavailable,
+    ),
+    (re.compile(r"unknown model.*is not found", re.IGNORECASE | re.DOTALL), ModelNotFound),
+)
+
+_BY_STATUS: dict[grpc.StatusCode, type[GatewayError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequest,
+    grpc.StatusCode.NOT_FOUND: ModelNotFound,
+    grpc.StatusCode.UNAVAILABLE: UpstreamUnavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: BodyTooLarge,
+    grpc.StatusCode.UNIMPLEMENTED: UpstreamFailed,
+}
+
+
+def from_triton(text: str, status: grpc.StatusCode | None = None) -> GatewayError:
+    """Triton's error text, and its gRPC code where there is one -> ours."""
+    if match := _PREFIX.match(text):
+        return _BY_PREFIX[match[1]](match[2])
+    for pattern, error in _BY_TRITON_TEXT:
+        if pattern.search(text):
+            return error(text)
+    kind = _BY_STATUS.get(status, UpstreamFailed) if status is not None else UpstreamFailed
+    return kind(f"Triton: {text}" if text else f"Triton answered {status}")
+
+
+def from_http_status(status: int) -> GatewayError:
+    """The router's own refusals (unknown path, wrong method) in our shape."""
+    if status == HTTPStatus.NOT_FOUND:
+        return RouteNotFound("unknown URL; the gateway serves /v1/chat/completions, /v1/completions, "
+                             "/v1/embeddings, /v1/models and /health/{live,ready}")  # fmt: skip
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        return MethodNotAllowed("this URL does not take that method")
+    return InternalError(f"request refused with status {status}")

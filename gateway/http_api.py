@@ -1,0 +1,270 @@
+"""The routes: read, check, ask Triton, answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import APIRouter
+from openai.types.completion_usage import CompletionUsage
+from starlette.requests import Request
+from starlette.responses import Response
+
+from contracts.sampling import SamplingParams
+from gateway import translate
+from gateway.access_log import record_of
+from gateway.catalog import Catalog, GatewayModel
+from gateway.config import GatewayConfig
+from gateway.errors import InvalidRequest, shown
+from gateway.schemas import parse_chat, parse_completion, parse_embedding
+from gateway.streaming import EventStream, read_body, while_connected
+from gateway.triton_client import GenerateCall, GenerateReply, TritonClient, check_finished, collect
+
+TIMEOUT_HEADER = "x-tidegate-timeout-s"
+MAX_TIMEOUT_S = 24 * 3600.0
+READY_TIMEOUT_S = 2.0
+MAX_EMBED_CALLS = 4
+"""Calls to Triton at once for one request: a client with 2,048 texts leaves room for others."""
+
+_T = TypeVar("_T")
+
+router = APIRouter()
+
+
+class Gateway:
+    """What the routes need; app.state.gateway."""
+
+    def __init__(self, config: GatewayConfig, catalog: Catalog, triton: TritonClient) -> None:
+        self.config = config
+        self.catalog = catalog
+        self.triton = triton
+        self.started_unix_s = int(time.time())
+
+
+def _gateway(request: Request) -> Gateway:
+    gateway: Gateway = request.app.state.gateway
+    return gateway
+
+
+@router.post("/v1/chat/completions")
+async def chat_completions(request: Request) -> Response:
+    gateway = _gateway(request)
+    body = parse_chat(await read_body(request, gateway.config.max_body_bytes))
+    model = _find(request, gateway.catalog.find_kind(body.model, "generate"))
+    text = model.render(body.messages)
+    (count,) = await _count(request, model, [text])
+    room = model.room_for(count, "messages")
+    call = _call(request, model, text, body.sampling, min(body.max_tokens or room, room), body.is_stream)
+    answer_id, created = _answer_id("chatcmpl", request), int(time.time())
+    if body.is_stream:
+        chunks = translate.ChatChunks(answer_id, created, model.name, body.include_usage)
+        return await _stream(request, call, chunks, count, body.include_usage)
+    (reply,) = await while_connected(request, _generate_all(gateway.triton, [call]))
+    counted = _usage(request, count, reply.num_output_tokens)
+    return _json(
+        translate.chat_answer(answer_id, created, model.name, reply.text, str(reply.finish_reason), counted)
+    )
+
+
+@router.post("/v1/completions")
+async def completions(request: Request) -> Response:
+    gateway = _gateway(request)
+    body = parse_completion(await read_body(request, gateway.config.max_body_bytes))
+    model = _find(request, gateway.catalog.find_kind(body.model, "generate"))
+    counts = await _count(request, model, body.prompts)
+    calls = [
+        _call(
+            request,
+            model,
+            prompt,
+            body.sampling,
+            min(body.max_tokens, model.room_for(count, "prompt")),
+            body.is_stream,
+        )
+        for prompt, count in zip(body.prompts, counts, strict=True)
+    ]
+    answer_id, created = _answer_id("cmpl", request), int(time.time())
+    if body.is_stream:
+        chunks = translate.CompletionChunks(answer_id, created, model.name, body.include_usage)
+        return await _stream(request, calls[0], chunks, counts[0], body.include_usage)
+    replies = await while_connected(request, _generate_all(gateway.triton, calls))
+    counted = _usage(request, sum(counts), sum(reply.num_output_tokens for reply in replies))
+    pairs = [(reply.text, str(reply.finish_reason)) for reply in replies]
+    return _json(translate.completion_answer(answer_id, created, model.name, pairs, counted))
+
+
+@router.post("/v1/embeddings")
+async def embeddings(request: Request) -> Response:
+    gateway = _gateway(request)
+    body = parse_embedding(await read_body(request, gateway.config.max_body_bytes))
+    model = _find(request, gateway.catalog.find_kind(body.model, "embed"))
+    counts = await _count(request, model, body.texts)
+    model.check_embeds(counts)
+    vectors = await while_connected(request, _embed_all(request, model.name, body.texts))
+    return _json(translate.embedding_answer(model.name, vectors, sum(counts), body.is_base64))
+
+
+@router.get("/v1/models")
+async def list_models(request: Request) -> Response:
+    gateway = _gateway(request)
+    entries = [translate.model_entry(name, gateway.started_unix_s) for name in gateway.catalog.names]
+    return _json(translate.model_list(entries))
+
+
+@router.get("/v1/models/{name:path}")
+async def get_model(request: Request, name: str) -> Response:
+    gateway = _gateway(request)
+    model = gateway.catalog.find(name)
+    return _json(
+        translate.model_entry(model.name, gateway.started_unix_s).model_dump_json(exclude_unset=True).encode()
+    )
+
+
+@router.get("/health/live")
+async def live() -> Response:
+    return _json(b'{"status":"live"}')
+
+
+@router.get("/health/ready")
+async def ready(request: Request) -> Response:
+    """Ready: Triton is live and every served model is ready in it."""
+    gateway = _gateway(request)
+    names = gateway.catalog.names
+    is_live, *are_ready = await asyncio.gather(
+        gateway.triton.is_live(READY_TIMEOUT_S),
+        *(gateway.triton.is_model_ready(name, READY_TIMEOUT_S) for name in names),
+    )
+    is_ready = is_live and all(are_ready)
+    body = {
+        "status": "ready" if is_ready else "not ready",
+        "triton": is_live,
+        "models": dict(zip(names, are_ready, strict=True)),
+    }
+    return _json(msgspec.json.encode(body), 200 if is_ready else 503)
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")
+
+
+def _find(request: Request, model: GatewayModel) -> GatewayModel:
+    record_of(request).model = model.name
+    return model
+
+
+async def _count(request: Request, model: GatewayModel, texts: Sequence[str]) -> list[int]:
+    counts = await model.count_tokens(texts)
+    record_of(request).num_prompt_tokens = sum(counts)
+    return counts
+
+
+def _usage(request: Request, num_prompt_tokens: int, num_output_tokens: int) -> CompletionUsage:
+    record_of(request).num_output_tokens = num_output_tokens
+    return translate.usage(num_prompt_tokens, num_output_tokens)
+
+
+def _answer_id(kind: str, request: Request) -> str:
+    return f"{kind}-{record_of(request).request_id}"
+
+
+def _call(
+    request: Request,
+    model: GatewayModel,
+    text: str,
+    sampling: SamplingParams,
+    max_tokens: int,
+    is_stream: bool,
+) -> GenerateCall:
+    return GenerateCall(
+        model=model.name,
+        request_id=record_of(request).request_id,
+        text=text,
+        sampling=translate.sampling_json(sampling, max_tokens),
+        is_stream=is_stream,
+        deadline_unix_s=_deadline_unix_s(request),
+    )
+
+
+def _deadline_unix_s(request: Request) -> float | None:
+    given = request.headers.get(TIMEOUT_HEADER)
+    if given is None:
+        return None
+    try:
+        timeout_s = float(given)
+    except ValueError:
+        timeout_s = math.nan
+    if not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise InvalidRequest(
+            f"{TIMEOUT_HEADER} = {shown(given)}, must be seconds above 0 and at most {MAX_TIMEOUT_S:.0f}",
+            TIMEOUT_HEADER,
+        )
+    return time.time() + timeout_s
+
+
+async def _generate_all(triton: TritonClient, calls: Sequence[GenerateCall]) -> list[GenerateReply]:
+    return await _side_by_side([collect(triton.generate(call)) for call in calls])
+
+
+async def _side_by_side(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """All results. The first failure ends the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except ExceptionGroup as exc:
+        raise exc.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _embed_all(request: Request, model: str, texts: Sequence[str]) -> list[bytes]:
+    gateway, request_id = _gateway(request), record_of(request).request_id
+    size = gateway.config.max_embed_batch
+    deadline = _deadline_unix_s(request)
+    turns = asyncio.Semaphore(MAX_EMBED_CALLS)
+
+    async def embed(batch: Sequence[str]) -> list[bytes]:
+        async with turns:
+            return await gateway.triton.embed(model, request_id, batch, deadline)
+
+    batches = await _side_by_side([embed(texts[at : at + size]) for at in range(0, len(texts), size)])
+    return [vector for batch in batches for vector in batch]
+
+
+async def _stream(
+    request: Request,
+    call: GenerateCall,
+    chunks: translate.Chunks,
+    num_prompt_tokens: int,
+    include_usage: bool,
+) -> Response:
+    """Waits for the first reply, so that what fails before it is an HTTP error and not a broken stream."""
+    replies = _gateway(request).triton.generate(call)
+    first = await while_connected(request, _next(replies))
+
+    async def events() -> AsyncGenerator[bytes]:
+        num_output_tokens, finish_reason, reply = 0, None, first
+        async with contextlib.aclosing(replies):
+            yield chunks.start()
+            while reply is not None:
+                num_output_tokens += reply.num_output_tokens
+                counted = _usage(request, num_prompt_tokens, num_output_tokens)
+                if reply.text:
+                    yield chunks.text(reply.text)
+                if reply.finish_reason:
+                    finish_reason = reply.finish_reason
+                    yield chunks.finish(finish_reason)
+                reply = await _next(replies)
+        check_finished(finish_reason)
+        if include_usage:
+            yield chunks.usage(counted)
+        yield translate.DONE
+
+    return EventStream(request, events())
+
+
+async def _next(replies: AsyncIterator[GenerateReply]) -> GenerateReply | None:
+    return await anext(replies, None)

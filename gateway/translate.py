@@ -1,0 +1,198 @@
+"""OpenAI's shapes from ours and ours from OpenAI's: pure, no I/O, no clock.
+
+Answers are OpenAI's own types, dumped with `exclude_unset`: what a client must see as null is set to None here,
+what OpenAI leaves out stays out.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from array import array
+from collections.abc import Sequence
+from typing import Literal, Protocol, cast
+
+import msgspec
+from openai.types.chat.chat_completion import ChatCompletion
+from openai.types.chat.chat_completion import Choice as ChatChoice
+from openai.types.chat.chat_completion_chunk import ChatCompletionChunk, ChoiceDelta
+from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
+from openai.types.chat.chat_completion_message import ChatCompletionMessage
+from openai.types.completion import Completion
+from openai.types.completion_choice import CompletionChoice
+from openai.types.completion_usage import CompletionUsage
+from openai.types.model import Model
+
+from contracts.sampling import SamplingParams
+from gateway.errors import GatewayError, UpstreamFailed
+
+FinishReason = Literal["stop", "length"]
+DONE = b"data: [DONE]\n\n"
+_LINE_ENDS_OF_SOME = tuple((char.encode(), f"\\u{ord(char):04x}".encode()) for char in "\u0085\u2028\u2029")
+
+
+def sampling_json(sampling: SamplingParams, max_tokens: int) -> bytes:
+    """The `sampling_parameters` tensor."""
+    values = msgspec.structs.asdict(sampling) | {"max_tokens": max_tokens}
+    return msgspec.json.encode({key: value for key, value in values.items() if value is not None})
+
+
+def usage(num_prompt_tokens: int, num_output_tokens: int) -> CompletionUsage:
+    return CompletionUsage(
+        prompt_tokens=num_prompt_tokens,
+        completion_tokens=num_output_tokens,
+        total_tokens=num_prompt_tokens + num_output_tokens,
+    )
+
+
+class Chunks(Protocol):
+    """One streamed answer as server-sent events. With `include_usage` each says usage, null until the end."""
+
+    def start(self) -> bytes: ...
+
+    def text(self, text: str) -> bytes: ...
+
+    def finish(self, reason: str) -> bytes: ...
+
+    def usage(self, counted: CompletionUsage) -> bytes: ...
+
+
+class ChatChunks:
+    """Events of a streamed /v1/chat/completions answer."""
+
+    def __init__(self, answer_id: str, created_unix_s: int, model: str, include_usage: bool) -> None:
+        self._common = {"id": answer_id, "created": created_unix_s, "model": model}
+        self._no_usage = {"usage": None} if include_usage else {}
+
+    def start(self) -> bytes:
+        return self._delta(ChoiceDelta(role="assistant", content=""))
+
+    def text(self, text: str) -> bytes:
+        return self._delta(ChoiceDelta(content=text))
+
+    def finish(self, reason: str) -> bytes:
+        return self._delta(ChoiceDelta(), cast(FinishReason, reason))
+
+    def usage(self, counted: CompletionUsage) -> bytes:
+        return self._event([], {"usage": counted})
+
+    def _delta(self, delta: ChoiceDelta, reason: FinishReason | None = None) -> bytes:
+        choice = ChunkChoice(index=0, delta=delta, logprobs=None, finish_reason=reason)
+        return self._event([choice], self._no_usage)
+
+    def _event(
+        self, choices: list[ChunkChoice], extra: dict[str, CompletionUsage] | dict[str, None]
+    ) -> bytes:
+        chunk = ChatCompletionChunk(object="chat.completion.chunk", choices=choices, **self._common, **extra)  # type: ignore[arg-type]
+        return event(chunk.model_dump_json(exclude_unset=True).encode())
+
+
+class CompletionChunks:
+    """Events of a streamed /v1/completions answer."""
+
+    def __init__(self, answer_id: str, created_unix_s: int, model: str, include_usage: bool) -> None:
+        self._common = {"id": answer_id, "created": created_unix_s, "model": model}
+        self._no_usage = {"usage": None} if include_usage else {}
+
+    def start(self) -> bytes:
+        return b""
+
+    def text(self, text: str) -> bytes:
+        return self._event([_completion_choice(0, text, None)], self._no_usage)
+
+    def finish(self, reason: str) -> bytes:
+        return self._event([_completion_choice(0, "", reason)], self._no_usage)
+
+    def usage(self, counted: CompletionUsage) -> bytes:
+        return self._event([], {"usage": counted})
+
+    def _event(
+        self, choices: list[CompletionChoice], extra: dict[str, CompletionUsage] | dict[str, None]
+    ) -> bytes:
+        chunk = Completion(object="text_completion", choices=choices, **self._common, **extra)  # type: ignore[arg-type]
+        return event(chunk.model_dump_json(exclude_unset=True).encode())
+
+
+def event(data: bytes) -> bytes:
+    """Clients that split lines as Python's str does would cut an event at these; JSON may escape them."""
+    for raw, escaped in _LINE_ENDS_OF_SOME:
+        data = data.replace(raw, escaped)
+    return b"data: " + data + b"\n\n"
+
+
+def error_event(error: GatewayError) -> bytes:
+    """What a stream ends with when it fails after it began: the client's library raises, no [DONE] follows."""
+    return event(error.body())
+
+
+def chat_answer(
+    answer_id: str, created_unix_s: int, model: str, text: str, reason: str, counted: CompletionUsage
+) -> bytes:
+    message = ChatCompletionMessage(role="assistant", content=text, refusal=None)
+    choice = ChatChoice(index=0, message=message, logprobs=None, finish_reason=cast(FinishReason, reason))
+    answer = ChatCompletion(
+        id=answer_id,
+        object="chat.completion",
+        created=created_unix_s,
+        model=model,
+        choices=[choice],
+        usage=counted,
+    )
+    return answer.model_dump_json(exclude_unset=True).encode()
+
+
+def completion_answer(
+    answer_id: str,
+    created_unix_s: int,
+    model: str,
+    texts_and_reasons: Sequence[tuple[str, str]],
+    counted: CompletionUsage,
+) -> bytes:
+    choices = [_completion_choice(index, *pair) for index, pair in enumerate(texts_and_reasons)]
+    answer = Completion(
+        id=answer_id,
+        object="text_completion",
+        created=created_unix_s,
+        model=model,
+        choices=choices,
+        usage=counted,
+    )
+    return answer.model_dump_json(exclude_unset=True).encode()
+
+
+def _completion_choice(index: int, text: str, reason: str | None) -> CompletionChoice:
+    # In a stream the type's finish_reason is null until the end, which the type itself does not say.
+    return CompletionChoice.model_construct(
+        _fields_set={"index", "text", "logprobs", "finish_reason"},
+        index=index,
+        text=text,
+        logprobs=None,
+        finish_reason=cast(FinishReason, reason),
+    )
+
+
+def embedding_answer(model: str, vectors: Sequence[bytes], num_tokens: int, is_base64: bool) -> bytes:
+    """OpenAI's type knows no base64, so this answer is built by hand. Raises UpstreamFailed on NaN."""
+    data = [
+        {"object": "embedding", "index": index, "embedding": _vector(raw, is_base64)}
+        for index, raw in enumerate(vectors)
+    ]
+    counted = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    return msgspec.json.encode({"object": "list", "data": data, "model": model, "usage": counted})
+
+
+def _vector(raw: bytes, is_base64: bool) -> str | list[float]:
+    values = array("f", raw).tolist()
+    if not math.isfinite(sum(values)):
+        raise UpstreamFailed("the model made an embedding that holds NaN or infinity")
+    return base64.b64encode(raw).decode() if is_base64 else values
+
+
+def model_entry(name: str, created_unix_s: int) -> Model:
+    return Model(id=name, object="model", created=created_unix_s, owned_by="tidegate")
+
+
+def model_list(models: Sequence[Model]) -> bytes:
+    return msgspec.json.encode(
+        {"object": "list", "data": [model.model_dump(exclude_unset=True) for model in models]}
+    )

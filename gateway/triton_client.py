@@ -1,0 +1,259 @@
+"""The gateway's only way to Triton: raw KServe v2 messages over a few grpc.aio channels.
+
+One bidirectional stream per generate request, so that cancelling the stream cancels that request. Unary calls
+carry no deadline and are never cancelled: Triton 2.51 can crash on both (ARCHITECTURE.md, fact 7); who stops
+waiting leaves the call running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from gateway.errors import DeadlineExceeded, GatewayError, UpstreamFailed, from_triton
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""gRPC's default of 4 MiB is less than the bodies the gateway takes; Triton itself allows 2 GiB."""
+FLOAT_BYTES = 4
+DEADLINE_SLACK_S = 0.25
+"""The engine ends a request at its deadline with a text of its own; the gateway's timer is the backstop."""
+CLOSE_WAIT_S = 5.0
+END_WAIT_S = 1.0
+
+_CHANNEL_OPTIONS = [
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # Without this, channels to one address share one connection.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A restarted Triton is found again within a second, not within gRPC's two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class GenerateCall:
+    """One prompt for a generate model."""
+
+    model: str
+    request_id: str
+    text: str
+    sampling: bytes
+    """The `sampling_parameters` tensor: JSON."""
+    is_stream: bool
+    deadline_unix_s: float | None = None
+
+
+@dataclass(frozen=True)
+class GenerateReply:
+    """One response of the stream."""
+
+    text: str
+    num_output_tokens: int
+    finish_reason: str | None
+    """Set on the last one that carries text."""
+
+
+class TritonClient:
+    """Make it inside the event loop that uses it."""
+
+    def __init__(self, target: str, num_channels: int = 1) -> None:
+        self._channels = [
+            grpc.aio.insecure_channel(target, options=[*_CHANNEL_OPTIONS, ("tidegate.channel", index)])
+            for index in range(num_channels)
+        ]
+        stubs = [service_pb2_grpc.GRPCInferenceServiceStub(channel) for channel in self._channels]
+        self._stubs = itertools.cycle(stubs)
+        self._unary_calls: set[asyncio.Future[Any]] = set()
+
+    async def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateReply]:
+        """Yields replies until the final one. Raises GatewayError; a stream that ends early is UpstreamFailed.
+
+        Closing the generator, or cancelling the task that runs it, cancels the request at Triton.
+        """
+        deadline = _on_loop_clock(call.deadline_unix_s)
+        stream = next(self._stubs).ModelStreamInfer()
+        try:
+            await stream.write(_generate_request(call))
+            is_final = False
+            while not is_final:
+                async with asyncio.timeout_at(deadline):
+                    message = await stream.read()
+                if message is grpc.aio.EOF:
+                    raise UpstreamFailed("the stream from Triton ended before the answer did")
+                if message.error_message:
+                    raise from_triton(message.error_message)
+                response = message.infer_response
+                is_final = response.parameters["triton_final_response"].bool_param
+                if response.outputs:
+                    yield _generate_reply(response)
+            await _end(stream)
+        except grpc.aio.AioRpcError as exc:
+            raise from_triton(exc.details() or "", exc.code()) from exc
+        except TimeoutError as exc:
+            raise DeadlineExceeded("the request's time ran out") from exc
+        finally:
+            stream.cancel()
+
+    async def embed(
+        self, model: str, request_id: str, texts: Sequence[str], deadline_unix_s: float | None = None
+    ) -> list[bytes]:
+        """One float32 vector a text, little-endian. Raises GatewayError."""
+        request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+        _add_input(request, "text_input", "BYTES", [len(texts), 1], b"".join(map(_bytes_element, texts)))
+        _set_deadline(request, deadline_unix_s)
+        response = await self._unary(next(self._stubs).ModelInfer(request), _on_loop_clock(deadline_unix_s))
+        return _rows(response, len(texts))
+
+    async def is_live(self, timeout_s: float) -> bool:
+        return await self._says_yes(next(self._stubs).ServerLive(service_pb2.ServerLiveRequest()), timeout_s)
+
+    async def is_model_ready(self, model: str, timeout_s: float) -> bool:
+        request = service_pb2.ModelReadyRequest(name=model)
+        return await self._says_yes(next(self._stubs).ModelReady(request), timeout_s)
+
+    async def close(self) -> None:
+        """Waits a little for unary calls that nobody awaits any more."""
+        if self._unary_calls:
+            await asyncio.wait(self._unary_calls, timeout=CLOSE_WAIT_S)
+        for channel in self._channels:
+            await channel.close()
+
+    async def _says_yes(self, call: Awaitable[Any], timeout_s: float) -> bool:
+        try:
+            reply = await self._unary(call, asyncio.get_running_loop().time() + timeout_s)
+        except GatewayError:
+            return False
+        # ServerLive answers with `live`, ModelReady with `ready`.
+        return bool(getattr(reply, "live", False) or getattr(reply, "ready", False))
+
+    async def _unary(self, call: Awaitable[_T], deadline: float | None) -> _T:
+        running = asyncio.ensure_future(_awaited(call))
+        self._unary_calls.add(running)
+        running.add_done_callback(self._forget)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(running)
+        except grpc.aio.AioRpcError as exc:
+            raise from_triton(exc.details() or "", exc.code()) from exc
+        except TimeoutError as exc:
+            raise DeadlineExceeded("the request's time ran out") from exc
+
+    def _forget(self, call: asyncio.Future[Any]) -> None:
+        self._unary_calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # fetched, so that asyncio does not complain about calls nobody waits for
+
+
+async def _end(stream: Any) -> None:
+    """Lets Triton close the stream in its own order. The answer is whole: what goes wrong here matters no more."""
+    with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
+        async with asyncio.timeout(END_WAIT_S):
+            await stream.done_writing()
+            await stream.read()
+
+
+async def _awaited(call: Awaitable[_T]) -> _T:
+    return await call
+
+
+async def collect(replies: AsyncIterator[GenerateReply]) -> GenerateReply:
+    """All replies as one. Raises UpstreamFailed when none of them says why the answer ended."""
+    texts: list[str] = []
+    num_output_tokens = 0
+    finish_reason = None
+    async for reply in replies:
+        texts.append(reply.text)
+        num_output_tokens += reply.num_output_tokens
+        finish_reason = reply.finish_reason or finish_reason
+    check_finished(finish_reason)
+    return GenerateReply("".join(texts), num_output_tokens, finish_reason)
+
+
+def check_finished(finish_reason: str | None) -> None:
+    """A stream that ended in order but without a finish reason was cut: it must not look like success."""
+    if finish_reason is None:
+        raise UpstreamFailed("the answer was cut: Triton ended it without a finish reason")
+
+
+def _generate_request(call: GenerateCall) -> Any:
+    request = service_pb2.ModelInferRequest(model_name=call.model, id=call.request_id)
+    # Otherwise the end of a stream that ends without a last response is invisible.
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    _set_deadline(request, call.deadline_unix_s)
+    _add_input(request, "text_input", "BYTES", [1], _bytes_element(call.text))
+    _add_input(request, "sampling_parameters", "BYTES", [1], _bytes_element(call.sampling))
+    _add_input(request, "stream", "BOOL", [1], bytes([call.is_stream]))
+    for flag in ("exclude_input_in_output", "return_finish_reason", "return_num_output_tokens"):
+        _add_input(request, flag, "BOOL", [1], b"\1")
+    return request
+
+
+def _set_deadline(request: Any, deadline_unix_s: float | None) -> None:
+    if deadline_unix_s is not None:
+        request.parameters["deadline_unix_ms"].int64_param = int(deadline_unix_s * 1000)
+
+
+def _add_input(request: Any, name: str, datatype: str, shape: list[int], raw: bytes) -> None:
+    request.inputs.add(name=name, datatype=datatype, shape=shape)
+    request.raw_input_contents.append(raw)
+
+
+def _bytes_element(value: str | bytes) -> bytes:
+    """A BYTES element on the wire: its length, little-endian, then itself."""
+    raw = value.encode() if isinstance(value, str) else value
+    return len(raw).to_bytes(4, "little") + raw
+
+
+def _generate_reply(response: Any) -> GenerateReply:
+    raw = {
+        tensor.name: data
+        for tensor, data in zip(response.outputs, response.raw_output_contents, strict=False)
+    }
+    try:
+        return GenerateReply(
+            text=_element_text(raw["text_output"]),
+            num_output_tokens=int.from_bytes(raw.get("num_output_tokens", b"")[:4], "little"),
+            finish_reason=_finish_reason(raw.get("finish_reason", b"")),
+        )
+    except (KeyError, ValueError) as exc:
+        raise UpstreamFailed(f"Triton's answer can't be read: {type(exc).__name__}: {exc}") from exc
+
+
+def _element_text(raw: bytes) -> str:
+    """The text of a one-element BYTES tensor."""
+    length = int.from_bytes(raw[:4], "little")
+    if len(raw) != 4 + length:
+        raise ValueError(f"a BYTES element of {length} bytes came with {len(raw) - 4}")
+    return raw[4:].decode()
+
+
+def _finish_reason(raw: bytes) -> str | None:
+    """Triton's vLLM backend writes Python's None into responses that are not the last."""
+    reason = _element_text(raw) if raw else ""
+    return None if reason in ("", "None", "null") else reason
+
+
+def _rows(response: Any, count: int) -> list[bytes]:
+    for tensor, raw in zip(response.outputs, response.raw_output_contents, strict=False):
+        row_bytes = len(raw) // count
+        if tensor.name == "embedding" and row_bytes and len(raw) == count * row_bytes:
+            return [raw[at : at + row_bytes] for at in range(0, len(raw), row_bytes)]
+    raise UpstreamFailed(f"Triton's answer has no embedding for each of {count} texts")
+
+
+def _on_loop_clock(deadline_unix_s: float | None) -> float | None:
+    """A wall-clock deadline on the event loop's clock, with the slack."""
+    if deadline_unix_s is None:
+        return None
+    return asyncio.get_running_loop().time() + deadline_unix_s - time.time() + DEADLINE_SLACK_S
