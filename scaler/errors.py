@@ -1,0 +1,60 @@
+"""What can go wrong when instances are added or removed.
+
+ScaleError
+├── TritonUnreachable     no answer on its gRPC port
+├── ModelUnknown          Triton has no such model, or it is not loaded
+├── LoadRefused           Triton's own words; the model serves on as before
+├── LoadPending           the load call passed its deadline; Triton goes on with it
+├── ConfigRefused         the update would change more than instance_group; nothing was sent
+├── ConfigDrifted         after the update Triton serves another config than was sent
+├── DrainTimeout          requests did not finish in time; the instances serve on
+├── UpdateTimeout         Triton has not finished the update; it may still do
+├── Busy                  another update of this model runs
+└── NodeUnreachable       no answer from the node daemon
+"""
+
+from __future__ import annotations
+
+
+class ScaleError(Exception):
+    pass
+
+
+class TritonUnreachable(ScaleError):
+    pass
+
+
+class ModelUnknown(ScaleError):
+    pass
+
+
+class LoadRefused(ScaleError):
+    pass
+
+
+class LoadPending(ScaleError):
+    pass
+
+
+class ConfigRefused(ScaleError):
+    pass
+
+
+class ConfigDrifted(ScaleError):
+    pass
+
+
+class DrainTimeout(ScaleError):
+    pass
+
+
+class UpdateTimeout(ScaleError):
+    pass
+
+
+class Busy(ScaleError):
+    pass
+
+
+class NodeUnreachable(ScaleError):
+    pass

@@ -1,0 +1,76 @@
+"""The node daemon's control calls (contracts/node.proto) over its Unix socket."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from contracts import node_pb2, node_pb2_grpc
+from scaler.errors import NodeUnreachable, ScaleError
+from scaler.instance_update import InstanceLoad
+
+CALL_TIMEOUT_S = 5.0
+
+
+class NodeClient:
+    """Raises what `scaler.errors` names, never grpc's own errors. Close it."""
+
+    def __init__(self, socket_path: str) -> None:
+        self.socket_path = socket_path
+        self._channel = grpc.aio.insecure_channel(f"unix:{socket_path}")
+        self._stub: Any = node_pb2_grpc.NodeStub(self._channel)  # type: ignore[no-untyped-call]  # generated
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def status(self) -> node_pb2.NodeStatus:
+        reply: node_pb2.NodeStatus = await self._call(
+            "GetStatus", node_pb2.GetStatusRequest(), CALL_TIMEOUT_S
+        )
+        return reply
+
+    async def loads(self, model: str) -> list[InstanceLoad]:
+        """The model's attached instances."""
+        status = await self.status()
+        return [to_load(entry) for entry in status.instances if entry.model == model]
+
+    async def drain(self, model: str, instance: str) -> InstanceLoad:
+        request = node_pb2.DrainRequest(model=model, instance=instance)
+        return to_load(await self._call("Drain", request, CALL_TIMEOUT_S))
+
+    async def resume(self, model: str, instance: str) -> None:
+        await self._call("Resume", node_pb2.ResumeRequest(model=model, instance=instance), CALL_TIMEOUT_S)
+
+    async def prepare_spares(self, model: str, num_spares: int, timeout_s: float) -> bool:
+        """Returns when so many warm workers stand by; False: they are still warming after `timeout_s`."""
+        request = node_pb2.PrepareSparesRequest(model=model, num_spares=num_spares)
+        try:
+            await self._stub.PrepareSpares(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as exc:
+            if exc.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+                return False
+            raise self._translate(exc) from exc
+        return True
+
+    async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
+        try:
+            return await getattr(self._stub, method)(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as exc:
+            raise self._translate(exc) from exc
+
+    def _translate(self, exc: grpc.aio.AioRpcError) -> ScaleError:
+        if exc.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            return NodeUnreachable(f"no answer from the node daemon at {self.socket_path}: {exc.details()}")
+        return ScaleError(f"node daemon: {exc.code().name}: {exc.details()}")
+
+
+def to_load(entry: node_pb2.InstanceStatus) -> InstanceLoad:
+    return InstanceLoad(
+        instance=entry.instance,
+        stub_pid=entry.stub_pid,
+        in_flight=entry.in_flight,
+        landed=entry.landed,
+        attached_unix_ms=entry.attached_unix_ms,
+        is_draining=entry.state == "draining",
+    )

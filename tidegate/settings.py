@@ -1,0 +1,167 @@
+"""The launcher's settings: command line over environment (TIDEGATE_*) over default, checked on construction.
+
+The order is written once, in `Settings.resolve`. Nothing here touches the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from contracts.stack import default_run_dir
+from tidegate.launch_errors import SettingsInvalid
+
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+ENV_PREFIX = "TIDEGATE_"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One `tidegate up`. Ports bind to `host`, which is loopback unless told."""
+
+    run_dir: Path = field(default_factory=default_run_dir)
+    """Sockets, logs, the served copy of the repository; 0700, one stack at a time."""
+    host: str = "127.0.0.1"
+    triton_http_port: int = 8000
+    """Triton's own defaults, so that its clients find it."""
+    triton_grpc_port: int = 8001
+    triton_metrics_port: int = 8002
+    gateway_port: int = 9000
+    pool_bytes: int = 0
+    """KV arena; 0: the node takes min(2 GiB, a quarter of the memory that is available)."""
+    num_cpus: int = 0
+    """CPU threads shared by all workers; 0: as many as this process may use."""
+    models: tuple[str, ...] = ("chat", "embed")
+    """Entries of the repository, or names of registered models (they get an entry of their kind)."""
+    spares: Mapping[str, int] = field(default_factory=lambda: {"chat": 2, "embed": 1})
+    """Warm workers that stand by, per served model: a scale-out of so many instances does not wait."""
+    with_node: bool = True
+    """False: Triton alone, for models that need no worker."""
+    with_gateway: bool = True
+    repository: Path | None = None
+    """Another model repository than the one that ships; it is copied, never served from."""
+    start_timeout_s: float = 300.0
+    """For each process. Weights of many gigabytes take a while to reach the arena."""
+    stop_timeout_s: float = 30.0
+    """For each process; requests in flight finish within it."""
+
+    def __post_init__(self) -> None:
+        for name in _PORTS:
+            check_range(name, getattr(self, name), 1, 65535)
+        check_range("pool_bytes", self.pool_bytes, 0, 2**50)
+        check_range("num_cpus", self.num_cpus, 0, 4096)
+        for model, num in self.spares.items():
+            check_range(f"spares[{model}]", num, 0, 64)
+        for name in ("start_timeout_s", "stop_timeout_s"):
+            check_range(name, getattr(self, name), 1, 86400)
+        self._check_ports_differ()
+        self._check_models()
+
+    def _check_ports_differ(self) -> None:
+        owner: dict[int, str] = {}
+        for name in _PORTS:
+            port = getattr(self, name)
+            if port in owner:
+                raise SettingsInvalid(f"{name} = {port} is {owner[port]} too; every port must differ")
+            owner[port] = name
+
+    def _check_models(self) -> None:
+        if not self.models:
+            raise SettingsInvalid("models = (), must name at least one model")
+        for name in self.models:
+            if not MODEL_NAME.fullmatch(name):
+                raise SettingsInvalid(
+                    f"models: {name!r} is no model name; letters, digits, '.', '_' and '-', at most 63, "
+                    "starting with a letter or digit"
+                )
+        if repeated := {name for name in self.models if self.models.count(name) > 1}:
+            raise SettingsInvalid(f"models: {', '.join(sorted(repeated))} named twice")
+
+    @classmethod
+    def resolve(cls, environ: Mapping[str, str], **given: object) -> Settings:
+        """`given` (from the command line; None means not given) over `environ` over the defaults.
+
+        Raises SettingsInvalid. TIDEGATE_ variables that are no setting are ignored: others share the prefix.
+        """
+        chosen: dict[str, object] = {}
+        for item in fields(cls):
+            if given.get(item.name) is not None:
+                chosen[item.name] = given[item.name]
+            elif (raw := environ.get(ENV_PREFIX + item.name.upper())) and item.name in _READERS:
+                chosen[item.name] = _READERS[item.name](ENV_PREFIX + item.name.upper(), raw)
+        if unknown := given.keys() - {item.name for item in fields(cls)}:
+            raise TypeError(f"no such settings: {sorted(unknown)}")
+        return cls(**chosen)  # type: ignore[arg-type]  # each value was read for its field
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Setting's name -> port, of those that this stack will listen on."""
+        return {name: getattr(self, name) for name in _PORTS if self.with_gateway or name != "gateway_port"}
+
+
+_PORTS = ("triton_http_port", "triton_grpc_port", "triton_metrics_port", "gateway_port")
+
+
+def check_range(name: str, value: float, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise SettingsInvalid(f"{name} = {value}, must be from {low} to {high}")
+
+
+def _read_int(key: str, raw: str) -> int:
+    try:
+        return int(raw)
+    except ValueError:
+        raise SettingsInvalid(f"{key} = {raw!r}, must be a whole number") from None
+
+
+def _read_float(key: str, raw: str) -> float:
+    try:
+        return float(raw)
+    except ValueError:
+        raise SettingsInvalid(f"{key} = {raw!r}, must be a number of seconds") from None
+
+
+def _read_bool(key: str, raw: str) -> bool:
+    if raw.lower() in ("1", "true", "yes", "on"):
+        return True
+    if raw.lower() in ("0", "false", "no", "off"):
+        return False
+    raise SettingsInvalid(f"{key} = {raw!r}, must be 1 or 0")
+
+
+def _read_str(_key: str, raw: str) -> str:
+    return raw
+
+
+def _read_path(_key: str, raw: str) -> Path:
+    return Path(raw)
+
+
+def _read_names(_key: str, raw: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in raw.split(",") if part.strip())
+
+
+def _read_counts(key: str, raw: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for part in _read_names(key, raw):
+        name, separator, number = part.partition("=")
+        if not separator or not name.strip():
+            raise SettingsInvalid(f"{key} = {raw!r}, must read like chat=2,embed=1")
+        counts[name.strip()] = _read_int(key, number)
+    return counts
+
+
+_READERS: dict[str, Callable[[str, str], object]] = {
+    "run_dir": _read_path,
+    "host": _read_str,
+    **dict.fromkeys((*_PORTS, "pool_bytes", "num_cpus"), _read_int),
+    "models": _read_names,
+    "spares": _read_counts,
+    "with_node": _read_bool,
+    "with_gateway": _read_bool,
+    "repository": _read_path,
+    "start_timeout_s": _read_float,
+    "stop_timeout_s": _read_float,
+}

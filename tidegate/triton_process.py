@@ -1,0 +1,178 @@
+"""One tritonserver: its command line, its readiness, its own words when a model fails, its stubs, its end.
+
+Restarts nothing silently: a crash of the server ends the stack with the reason; a dead stub, which Triton would
+go on to call READY, is said in the log, and its model is reloaded as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from google.protobuf import json_format
+
+from scaler.errors import ModelUnknown, ScaleError
+from scaler.model_lock import ModelLock
+from scaler.triton_client import TritonClient
+from tidegate import processes, stubs
+from tidegate.launch_errors import ModelLoadFailed, ProcessFailed
+from tidegate.settings import Settings
+
+NAME = "tritonserver"
+ERROR_LINE = re.compile(r'E\d{4} [\d:.]+ \d+ (?P<where>\S+)\] "(?P<text>.*)"')
+USUAL_ERRORS = ("CudaDriverHelper has not been initialized",)
+"""Lines that every start without a GPU has."""
+RELOAD_TIMEOUT_S = 60.0
+UNLOAD_POLL_S = 0.05
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class TritonPaths:
+    """Where this Triton's files lie."""
+
+    binary: Path
+    backends: Path | None
+    repository: Path
+    run_dir: Path
+
+    @property
+    def stub_record(self) -> Path:
+        return self.run_dir / "triton" / "stubs.json"
+
+
+def argv(settings: Settings, paths: TritonPaths, models: Sequence[str]) -> list[str]:
+    """The whole command line."""
+    return [
+        str(paths.binary),
+        f"--model-repository={paths.repository}",
+        *([f"--backend-directory={paths.backends}"] if paths.backends else []),
+        "--model-control-mode=explicit",
+        *(f"--load-model={model}" for model in models),
+        # Without it an instance update never returns while requests queue (test_scale_under_queue).
+        "--rate-limit=execution_count",
+        f"--http-address={settings.host}",
+        f"--http-port={settings.triton_http_port}",
+        f"--grpc-address={settings.host}",
+        f"--grpc-port={settings.triton_grpc_port}",
+        "--allow-metrics=true",
+        f"--metrics-address={settings.host}",
+        f"--metrics-port={settings.triton_metrics_port}",
+        f"--exit-timeout-secs={max(1, int(settings.stop_timeout_s))}",
+    ]
+
+
+def error_lines(log_text: str) -> list[str]:
+    """Triton's own error lines, unescaped and without those that every start has, each text once."""
+    found: dict[str, None] = {}
+    for match in ERROR_LINE.finditer(log_text):
+        text = match["text"].replace("\\n", "\n").replace('\\"', '"').strip()
+        if not any(usual in text for usual in USUAL_ERRORS):
+            found[text] = None
+    return list(found)
+
+
+class TritonServer:
+    """Start it, wait for it, watch it a few times a second, stop it."""
+
+    def __init__(self, settings: Settings, paths: TritonPaths, child: processes.Child, say: Say) -> None:
+        self._settings = settings
+        self._paths = paths
+        self.child = child
+        self._say = say
+        self._book = stubs.StubBook(child.pid, paths.stub_record)
+        self._reloads: dict[str, asyncio.Task[None]] = {}
+
+    @classmethod
+    def start(
+        cls, settings: Settings, paths: TritonPaths, models: Sequence[str], env: dict[str, str], say: Say
+    ) -> TritonServer:
+        for line in stubs.clear_record(paths.stub_record):
+            say(f"left by a crash of the stack before: {line}")
+        log_dir = paths.run_dir / "logs"
+        child = processes.start(NAME, argv(settings, paths, models), env=env, log_dir=log_dir)
+        return cls(settings, paths, child, say)
+
+    async def wait_ready(self) -> None:
+        """All models loaded. Raises ModelLoadFailed with Triton's own error, ProcessFailed, StartTimeout."""
+        url = f"http://{self._settings.host}:{self._settings.triton_http_port}/v2/health/ready"
+        async with httpx.AsyncClient(timeout=2, trust_env=False) as http:
+
+            async def is_ready() -> bool:
+                self._book.look()
+                try:
+                    return (await http.get(url)).status_code == 200
+                except httpx.TransportError:
+                    return False
+
+            try:
+                await processes.wait_ready(self.child, is_ready, self._settings.start_timeout_s)
+            except ProcessFailed as exc:
+                if errors := error_lines(self.child.log_text()):
+                    raise ModelLoadFailed(describe_errors(errors, self.child)) from exc
+                raise
+
+    def watch(self) -> None:
+        """Raises ProcessFailed when the server is gone. Begins to reload the model of each stub found dead."""
+        if self.child.exit_code is not None:
+            raise ProcessFailed(processes.describe_exit(self.child))
+        for stub in self._book.look():
+            self._say(
+                f"stub {stub.pid} of instance {stub.instance} died; Triton can't tell, reloading {stub.model}"
+            )
+            if stub.model not in self._reloads:
+                self._reloads[stub.model] = asyncio.create_task(self._reload(stub.model))
+        for model in [model for model, task in self._reloads.items() if task.done()]:
+            self._reloads.pop(model).result()
+
+    async def _reload(self, model: str) -> None:
+        """Unload and load `model` with the config it had. Raises ProcessFailed when that does not work: a model
+        that Triton calls READY and that serves no one must not go on."""
+        started_s = time.monotonic()
+        client = TritonClient(f"{self._settings.host}:{self._settings.triton_grpc_port}")
+        try:
+            async with ModelLock(self._paths.run_dir, model, RELOAD_TIMEOUT_S):
+                text = json_format.MessageToJson(
+                    await client.config(model), preserving_proto_field_name=True, indent=None
+                )
+                await client.unload(model)
+                async with asyncio.timeout(RELOAD_TIMEOUT_S):
+                    await self._unloaded(client, model)
+                await client.load(model, text, RELOAD_TIMEOUT_S)
+        except ModelUnknown:
+            self._say(f"{model} was unloaded by someone else; left so")
+        except (ScaleError, TimeoutError) as exc:
+            raise ProcessFailed(
+                f"a stub of {model} died and the reload failed: {exc or 'unload takes too long'}"
+            ) from exc
+        else:
+            self._say(f"{model} serves again after {time.monotonic() - started_s:.1f} s")
+        finally:
+            await client.close()
+
+    async def _unloaded(self, client: TritonClient, model: str) -> None:
+        while any(entry.name == model and entry.state != "UNAVAILABLE" for entry in await client.index()):
+            await asyncio.sleep(UNLOAD_POLL_S)
+
+    async def stop(self) -> None:
+        """Requests in flight finish first. Afterwards no stub and no region of its is left."""
+        for task in self._reloads.values():
+            task.cancel()
+        self._book.look()
+        # Triton's own exit time-out comes first: past it, it says what it waited for.
+        if not await processes.stop(self.child, self._settings.stop_timeout_s + 5):
+            self._say(f"{NAME} did not stop within {self._settings.stop_timeout_s:.0f} s and was killed")
+        # Its stubs end with it after a clean stop, so there is nothing to say of them then.
+        for line in stubs.clear_record(self._paths.stub_record):
+            self._say(line)
+
+
+def describe_errors(errors: Sequence[str], child: processes.Child) -> str:
+    listed = "\n".join("  " + text.replace("\n", "\n  ") for text in errors)
+    return f"Triton failed to start; in its own words (all in {child.log_path}):\n{listed}"
