@@ -12,17 +12,18 @@ from python_backend.bridge.errors import PREFIXES, BridgeError
 from python_backend.bridge.requests import GenerateRequest
 from python_backend.messages import Delta, ErrorCode
 
-_TRITON_CODES = {
-    "INVALID_ARGUMENT": pb_utils.TritonError.INVALID_ARG,
-    "UNAVAILABLE": pb_utils.TritonError.UNAVAILABLE,
-    "DEADLINE_EXCEEDED": pb_utils.TritonError.CANCELLED,
-    "CANCELLED": pb_utils.TritonError.CANCELLED,
-    "INTERNAL": pb_utils.TritonError.INTERNAL,
+# Names, not values: Triton adds TritonError to the module only after this one was imported.
+_TRITON_CODES: dict[ErrorCode, str] = {
+    "INVALID_ARGUMENT": "INVALID_ARG",
+    "UNAVAILABLE": "UNAVAILABLE",
+    "DEADLINE_EXCEEDED": "CANCELLED",
+    "CANCELLED": "CANCELLED",
+    "INTERNAL": "INTERNAL",
 }
 
 
 def triton_error(code: ErrorCode, message: str) -> Any:
-    return pb_utils.TritonError(PREFIXES[code] + message, _TRITON_CODES[code])
+    return pb_utils.TritonError(PREFIXES[code] + message, getattr(pb_utils.TritonError, _TRITON_CODES[code]))
 
 
 def error_of(exc: BridgeError) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ def map_weights(fd: int, nbytes: int) -> Tensor:
     """The weights memfd as a uint8 tensor [nbytes] on read-only memory: a write through it kills the writer."""
     mapped = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
     mapped.madvise(mmap.MADV_WILLNEED)
-    return torch.frombuffer(mapped, dtype=torch.uint8)
+    with warnings.catch_warnings():
+        # torch warns that it cannot forbid writes to read-only memory; here the kernel does.
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(mapped, dtype=torch.uint8)
 
 
 def tensor_views(raw: Tensor, table: dict[str, TensorSpec]) -> dict[str, Tensor]:
