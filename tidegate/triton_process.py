@@ -157,7 +157,10 @@ class TritonServer:
             await client.close()
 
     async def _unloaded(self, client: TritonClient, model: str) -> None:
-        while any(entry.name == model and entry.state != "UNAVAILABLE" for entry in await client.index()):
+        while True:
+            states = {entry.name: entry.state for entry in await client.index()}
+            if states.get(model, "UNAVAILABLE") == "UNAVAILABLE":
+                return
             await asyncio.sleep(UNLOAD_POLL_S)
 
     async def stop(self) -> None:

@@ -1,0 +1,231 @@
+"""`tidegate up`: node, then Triton with its models, then the gateway; until a signal, or until one of them dies.
+
+Stops in reverse order, each drained. Restarts nothing: a stack that lost a process ends with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from contracts.stack import STACK_NAME, Stack, write_whole
+from tidegate import ports, processes, repository, run_dir, triton_install
+from tidegate.launch_errors import LaunchError, ProcessFailed
+from tidegate.processes import Child
+from tidegate.settings import Settings
+from tidegate.triton_process import TritonPaths, TritonServer
+
+WATCH_S = 0.25
+"""Between two looks at the processes; a dead stub is known after two to three of them."""
+
+Say = Callable[[str], None]
+
+
+def run_up(settings: Settings, *, as_json: bool = False) -> int:
+    """Serve until SIGINT or SIGTERM; returns the exit code: 0 after a stop, 1 when something failed.
+
+    Standard output gets what a reader or a script waits for (the URLs; with `as_json` the stack on one line),
+    standard error what happens. Call it from the main thread.
+    """
+    try:
+        run_dir.prepare(settings.run_dir)
+        with run_dir.held(settings.run_dir):
+            return asyncio.run(_serve(settings, as_json))
+    except LaunchError as exc:
+        say(str(exc))
+        return 1
+
+
+async def _serve(settings: Settings, as_json: bool) -> int:
+    launcher = Launcher(settings, say)
+    stopping = asyncio.Event()
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            say("second signal: killing what still runs")
+            launcher.kill()
+        stopping.set()
+
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, on_signal)
+    work = asyncio.create_task(_start_and_watch(launcher, as_json))
+    stopped = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            return 0
+        await work  # raises why it ended
+    except LaunchError as exc:
+        say(str(exc))
+    finally:
+        work.cancel()
+        stopped.cancel()
+        await asyncio.wait({work, stopped})
+        say("stopping")
+        await launcher.stop()
+    return 1
+
+
+async def _start_and_watch(launcher: Launcher, as_json: bool) -> None:
+    stack = await launcher.start()
+    print(msgspec.json.encode(stack).decode() if as_json else ready_text(stack), flush=True)
+    await launcher.watch()
+
+
+def say(text: str) -> None:
+    print(f"tidegate: {text}", file=sys.stderr, flush=True)
+
+
+def ready_text(stack: Stack) -> str:
+    """The ready line, and what to do with the stack."""
+    lines = [f"tidegate is ready after {time.time() - stack.started_unix_s:.1f} s"]
+    if stack.gateway_http:
+        lines.append(f"  OpenAI API     http://{stack.gateway_http}/v1")
+    lines += [
+        f"  Triton gRPC    {stack.triton_grpc}",
+        f"  Triton HTTP    http://{stack.triton_http}/v2",
+        f"  metrics        http://{stack.triton_metrics}/metrics",
+        f"  models         {', '.join(model.name for model in stack.models)}",
+        f"  logs           {stack.run_dir}/logs",
+    ]
+    return "\n".join(lines)
+
+
+class Launcher:
+    """The stack's processes, in the order of their start."""
+
+    def __init__(self, settings: Settings, say: Say) -> None:
+        self._settings = settings
+        self._say = say
+        self._node: Child | None = None
+        self._triton: TritonServer | None = None
+        self._gateway: Child | None = None
+
+    async def start(self) -> Stack:
+        """Everything ready, and stack.json written. Raises LaunchError; then `stop` what had started."""
+        settings, started_unix_s = self._settings, time.time()
+        install = triton_install.find(os.environ)
+        triton_install.check_usable(install)
+        ports.check_free(settings.host, settings.ports)
+        paths = TritonPaths(
+            binary=install.binary,
+            backends=triton_install.prepare_backends(install, settings.run_dir / "triton" / "backends"),
+            repository=settings.run_dir / "triton" / "repository",
+            run_dir=settings.run_dir,
+        )
+        source = settings.repository or repository.shipped()
+        models = repository.prepare(source, paths.repository, settings.models)
+        if settings.with_node and models.served:
+            self._node = self._spawn("node", "python_backend.node", self._node_config(models))
+            await self._wait_ready(self._node)
+        env = triton_install.server_environ(install, os.environ, settings.run_dir / "node.sock")
+        await self._start_triton(paths, env)
+        if settings.with_gateway and models.served:
+            self._gateway = self._spawn("gateway", "gateway", self._gateway_config(models))
+            await self._wait_ready(self._gateway)
+        return self._write_stack(models, started_unix_s)
+
+    async def _start_triton(self, paths: TritonPaths, env: dict[str, str]) -> None:
+        settings = self._settings
+        before = repository.fingerprint(paths.repository)
+        started_s = time.monotonic()
+        self._say(f"starting Triton ({paths.binary}) with {', '.join(settings.models)}")
+        self._triton = TritonServer.start(settings, paths, settings.models, env, self._say)
+        await self._triton.wait_ready()
+        self._say(f"Triton is ready after {time.monotonic() - started_s:.1f} s")
+        if repository.fingerprint(paths.repository) != before:
+            self._say(
+                f"warning: the load wrote into {paths.repository}; the first scale-out will be a full reload"
+            )
+
+    def _spawn(self, name: str, module: str, config: dict[str, object]) -> Child:
+        """`python -m module --config RUN_DIR/NAME.json`."""
+        self._say(f"starting {name}")
+        config_path = self._settings.run_dir / f"{name}.json"
+        write_whole(config_path, msgspec.json.format(msgspec.json.encode(config)))
+        argv = [sys.executable, "-m", module, "--config", str(config_path)]
+        return processes.start(name, argv, env=os.environ, log_dir=self._settings.run_dir / "logs")
+
+    async def _wait_ready(self, child: Child) -> None:
+        started_s = time.monotonic()
+        await processes.wait_ready(child, processes.ready_line(child), self._settings.start_timeout_s)
+        self._say(f"{child.name} is ready after {time.monotonic() - started_s:.1f} s")
+
+    def _node_config(self, models: repository.Repository) -> dict[str, object]:
+        names = {model.name for model in models.served}
+        return {
+            "run_dir": str(self._settings.run_dir),
+            "pool_bytes": self._settings.pool_bytes,
+            "num_cpus": self._settings.num_cpus,
+            "models": models.served,
+            "spares": {name: num for name, num in self._settings.spares.items() if name in names},
+        }
+
+    def _gateway_config(self, models: repository.Repository) -> dict[str, object]:
+        return {
+            "host": self._settings.host,
+            "port": self._settings.gateway_port,
+            "triton_grpc": self._address(self._settings.triton_grpc_port),
+            "models": models.served,
+        }
+
+    def _address(self, port: int) -> str:
+        return f"{self._settings.host}:{port}"
+
+    def _write_stack(self, models: repository.Repository, started_unix_s: float) -> Stack:
+        settings = self._settings
+        stack = Stack(
+            pid=os.getpid(),
+            run_dir=str(settings.run_dir),
+            node_socket=str(settings.run_dir / "control.sock") if self._node else "",
+            triton_http=self._address(settings.triton_http_port),
+            triton_grpc=self._address(settings.triton_grpc_port),
+            triton_metrics=self._address(settings.triton_metrics_port),
+            gateway_http=self._address(settings.gateway_port) if self._gateway else "",
+            models=list(models.served),
+            pids={child.name: child.pid for child in self._children()},
+            started_unix_s=started_unix_s,
+        )
+        write_whole(self._stack_path, msgspec.json.format(msgspec.json.encode(stack)))
+        return stack
+
+    @property
+    def _stack_path(self) -> Path:
+        return self._settings.run_dir / STACK_NAME
+
+    def _children(self) -> list[Child]:
+        triton = self._triton.child if self._triton else None
+        return [child for child in (self._node, triton, self._gateway) if child is not None]
+
+    async def watch(self) -> None:
+        """Returns never. Raises ProcessFailed when a process has died."""
+        while True:
+            for child in self._children():
+                if child.exit_code is not None:
+                    raise ProcessFailed(processes.describe_exit(child))
+            if self._triton:
+                self._triton.watch()
+            await asyncio.sleep(WATCH_S)
+
+    def kill(self) -> None:
+        """Don't wait for anything in flight. `stop` still has to clear up."""
+        for child in self._children():
+            processes.kill_group(child)
+
+    async def stop(self) -> None:
+        """In reverse order, each drained; nothing of them is left afterwards. Harmless when nothing runs."""
+        self._stack_path.unlink(missing_ok=True)
+        timeout_s = self._settings.stop_timeout_s
+        if self._gateway and not await processes.stop(self._gateway, timeout_s):
+            self._say(f"gateway did not stop within {timeout_s:.0f} s and was killed")
+        if self._triton:
+            await self._triton.stop()
+        if self._node and not await processes.stop(self._node, timeout_s):
+            self._say(f"node did not stop within {timeout_s:.0f} s and was killed")
