@@ -22,6 +22,8 @@ READY_LINE = "tidegate-ready gateway"
 KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections (httpx 5 s, load balancers 60 s), so that they close first."""
 
+LAST_WORDS_S = 1.0
+
 
 class _Server(uvicorn.Server):
     """Says when it serves. On SIGTERM it drains and returns; uvicorn's own would then die of the signal."""
@@ -40,6 +42,12 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             print(READY_LINE, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        # Requests that the end of the grace cancelled have yet to tell their clients so.
+        if cancelled := set(self.server_state.tasks):
+            await asyncio.wait(cancelled, timeout=LAST_WORDS_S)
 
 
 def main() -> int:

@@ -26,7 +26,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 EMBEDDING_DIM = 4
 TINY_CONTEXT_TOKENS = 256
 TINY_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 START_TIMEOUT_S = 30.0
@@ -77,12 +79,14 @@ class FakeTriton:
     """Generate streams whose client left before the end."""
     num_unary_cancelled: int = 0
     num_active: int = 0
+    port: int = 0
+    """0: a free one."""
     address: str = ""
 
     async def __aenter__(self) -> Self:
         self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Servicer(self), self._server)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{self.port}')}"
         await self._server.start()
         return self
 
@@ -274,7 +278,7 @@ async def running_gateway(triton_address: str, **settings: Any) -> AsyncIterator
 
 
 async def start_gateway(config_path: Path, log_path: Path, port: int) -> RunningGateway:
-    """Returns when it serves. Raises RuntimeError with its log when it does not."""
+    """Returns when it serves. Raises RuntimeError when it does not."""
     with log_path.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "gateway", "--config", str(config_path)),
@@ -285,7 +289,7 @@ async def start_gateway(config_path: Path, log_path: Path, port: int) -> Running
     line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
     if line != b"tidegate-ready gateway\n":
         await process.wait()
-        raise RuntimeError(f"the gateway did not start: {log_path.read_text()}")
+        raise RuntimeError(f"the gateway did not start; its log: {log_path}")
     return RunningGateway(f"http://127.0.0.1:{port}", process, log_path)
 
 

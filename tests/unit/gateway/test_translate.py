@@ -1,0 +1,115 @@
+"""OpenAI's shapes, as its own client's types read them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from contracts.sampling import SamplingParams, parse_sampling
+from gateway import translate
+from gateway.errors import UpstreamFailed, UpstreamUnavailable
+
+
+def data_of(event: bytes) -> dict[str, Any]:
+    assert event.startswith(b"data: ")
+    assert event.endswith(b"\n\n")
+    values: dict[str, Any] = json.loads(event[6:])
+    return values
+
+
+def test_sampling_settings_come_back_from_their_json() -> None:
+    """What the gateway writes the bridge reads as the same."""
+    wanted = SamplingParams(temperature=0.5, top_p=0.9, top_k=4, seed=7, stop=("a", "🙂"), ignore_eos=True)
+    read = parse_sampling(translate.sampling_json(wanted, 33))
+    assert (read.temperature, read.top_p, read.top_k, read.seed) == (0.5, 0.9, 4, 7)
+    assert (read.stop, read.ignore_eos, read.max_tokens) == (("a", "🙂"), True, 33)
+    assert parse_sampling(translate.sampling_json(SamplingParams(), 5)).seed is None
+
+
+def test_chat_events_are_openais() -> None:
+    """Role first, then text, then the reason with an empty delta; finish_reason is null until then."""
+    chunks = translate.ChatChunks("chatcmpl-1", 5, "chat", include_usage=False)
+    start, text, finish = (
+        data_of(event) for event in (chunks.start(), chunks.text("hé"), chunks.finish("length"))
+    )
+    assert start["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert text["choices"][0] == {
+        "index": 0,
+        "delta": {"content": "hé"},
+        "logprobs": None,
+        "finish_reason": None,
+    }
+    assert finish["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "length"}
+    assert "usage" not in text
+    assert ChatCompletionChunk.model_validate(text).object == "chat.completion.chunk"
+
+
+def test_usage_comes_in_an_event_without_choices() -> None:
+    """And is null in all before it."""
+    chunks = translate.ChatChunks("chatcmpl-1", 5, "chat", include_usage=True)
+    assert data_of(chunks.text("x"))["usage"] is None
+    last = data_of(chunks.usage(translate.usage(3, 4)))
+    assert last["choices"] == []
+    assert last["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+
+
+def test_completion_events_are_openais() -> None:
+    """Text in the choice itself, no event for a role."""
+    chunks = translate.CompletionChunks("cmpl-1", 5, "chat", include_usage=False)
+    assert chunks.start() == b""
+    assert data_of(chunks.text("x"))["choices"] == [
+        {"index": 0, "text": "x", "logprobs": None, "finish_reason": None}
+    ]
+    assert data_of(chunks.finish("stop"))["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_chat_answer_is_openais() -> None:
+    """The client's own type takes it."""
+    raw = translate.chat_answer("chatcmpl-1", 5, "chat", "yes", "stop", translate.usage(3, 4))
+    answer = ChatCompletion.model_validate_json(raw)
+    assert answer.choices[0].message.content == "yes"
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens == 7
+
+
+@pytest.mark.parametrize("char", ["\n", "\r", "\u0085", "\u2028", "\u2029"])
+def test_an_event_is_one_line_for_every_client(char: str) -> None:
+    """Clients that split lines as Python's str does would cut the event at U+2028 (utf8_edges.txt)."""
+    event = translate.ChatChunks("c", 5, "chat", include_usage=False).text(f"a{char}b")
+    assert len(event.decode().splitlines()) == 2
+    assert data_of(event)["choices"][0]["delta"]["content"] == f"a{char}b"
+
+
+def test_an_error_event_has_openais_shape() -> None:
+    """The client's library looks for `error`."""
+    error = data_of(translate.error_event(UpstreamUnavailable("no worker")))["error"]
+    assert error == {
+        "message": "no worker",
+        "type": "server_error",
+        "param": None,
+        "code": "upstream_unavailable",
+    }
+
+
+def test_embeddings_come_as_numbers_or_base64() -> None:
+    """Both of the same four bytes a number."""
+    raw = struct.pack("<2f", 0.25, -1.0)
+    plain = json.loads(translate.embedding_answer("embed", [raw], 3, is_base64=False))
+    assert plain["data"][0] == {"object": "embedding", "index": 0, "embedding": [0.25, -1.0]}
+    assert plain["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
+    packed = json.loads(translate.embedding_answer("embed", [raw], 3, is_base64=True))
+    assert base64.b64decode(packed["data"][0]["embedding"]) == raw
+
+
+@pytest.mark.parametrize("is_base64", [True, False])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_embedding_with_nan_is_an_error(value: float, is_base64: bool) -> None:
+    """JSON has no NaN, and a null in a vector breaks the client far from here (triton-practice D4)."""
+    with pytest.raises(UpstreamFailed, match="NaN"):
+        translate.embedding_answer("embed", [struct.pack("<2f", 1.0, value)], 1, is_base64)
