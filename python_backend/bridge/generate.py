@@ -22,7 +22,9 @@ from python_backend.messages import CancelGenerate, Generate, StepOutput, Worker
 HOLD_POLL_S = 0.001
 """While `execute` holds, the siblings' load is looked up this often: a new request may be waiting for it."""
 CANCEL_POLL_S = 0.05
-"""How often requests are asked whether their client has left."""
+"""How often requests are asked whether their client has left, as long as they are few."""
+CANCEL_CHECKS_PER_S = 200
+"""A check is a round trip to Triton's process: many streams are each asked less often."""
 
 
 def int_parameter(args: dict[str, str], key: str) -> int:
@@ -129,7 +131,7 @@ class GenerateModel:
     def _watch_cancels(self) -> None:
         told: set[int] = set()
         while not self._closed:
-            time.sleep(CANCEL_POLL_S)
+            time.sleep(max(CANCEL_POLL_S, len(self._open) / CANCEL_CHECKS_PER_S))
             running = dict(self._open)
             told &= running.keys()
             for request_id in running.keys() - told:

@@ -43,7 +43,11 @@ class Reply:
 
     @property
     def is_cancelled(self) -> bool:
-        return bool(self._sender.is_cancelled())
+        """Asked under the lock, and never after the final flag: Triton frees the response factory with it, and
+        asking then is a use after free that takes the whole server down (SIGSEGV in
+        TRITONBACKEND_ResponseFactoryIsCancelled, seen on 2.51 with 64 streams)."""
+        with self._lock:
+            return not self.is_final and bool(self._sender.is_cancelled())
 
     def send(self, response: Any, *, final: bool = False) -> None:
         with self._lock:
