@@ -49,6 +49,11 @@ def parse_stub(pid: int, created_unix_s: float, argv: list[str]) -> Stub | None:
     return Stub(pid=pid, created_unix_s=created_unix_s, model=model, instance=instance, region=argv[2])
 
 
+def unseen(pid: int) -> Stub:
+    """One that was dead when first looked at; a zombie has no command line that would tell its model."""
+    return Stub(pid=pid, created_unix_s=0.0, model="", instance="", region="")
+
+
 class StubBook:
     """What the launcher knows of one tritonserver's stubs. Call `look` a few times a second."""
 
@@ -67,7 +72,10 @@ class StubBook:
     def look(self) -> list[Stub]:
         """Look at the process table and write down what is new. Returns the stubs found dead, each once."""
         before = set(self._known)
-        dead = self.note(*children(self._triton_pid))
+        seen = children(self._triton_pid)
+        if not is_running(self._triton_pid):
+            return []  # its stubs are no longer its children: what is written down is what there was
+        dead = self.note(*seen)
         if set(self._known) != before:
             write_record(self._record_path, self._known.values())
         return dead
@@ -80,7 +88,22 @@ class StubBook:
         dead = (zombies & self._suspects) - self._reported
         self._reported = (self._reported | dead) & zombies
         self._suspects = zombies
-        return [self._known[pid] for pid in sorted(dead) if pid in self._known]
+        return [self._known.get(pid) or unseen(pid) for pid in sorted(dead)]
+
+    def serving(self, model: str) -> set[str]:
+        """The model's instances whose stubs live."""
+        return {
+            stub.instance
+            for pid, stub in self._known.items()
+            if stub.model == model and pid not in self._suspects
+        }
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def children(triton_pid: int) -> tuple[list[Stub], set[int]]:

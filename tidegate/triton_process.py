@@ -54,6 +54,8 @@ def argv(settings: Settings, paths: TritonPaths, models: Sequence[str]) -> list[
         f"--model-repository={paths.repository}",
         *([f"--backend-directory={paths.backends}"] if paths.backends else []),
         "--model-control-mode=explicit",
+        # Else every load starts one more stub, only to ask it for its config.
+        "--disable-auto-complete-config",
         *(f"--load-model={model}" for model in models),
         # Without it an instance update never returns while requests queue (test_scale_under_queue).
         "--rate-limit=execution_count",
@@ -123,19 +125,35 @@ class TritonServer:
         if self.child.exit_code is not None:
             raise ProcessFailed(processes.describe_exit(self.child))
         for stub in self._book.look():
-            self._say(
-                f"stub {stub.pid} of instance {stub.instance} died; Triton can't tell, reloading {stub.model}"
-            )
+            name = f"of instance {stub.instance}" if stub.model else "of an instance just made"
+            self._say(f"stub {stub.pid} {name} died, which Triton does not notice; reloading its model")
             if stub.model not in self._reloads:
-                self._reloads[stub.model] = asyncio.create_task(self._reload(stub.model))
+                reload = self._reload(stub.model) if stub.model else self._reload_incomplete()
+                self._reloads[stub.model] = asyncio.create_task(reload)
         for model in [model for model, task in self._reloads.items() if task.done()]:
             self._reloads.pop(model).result()
+
+    async def _reload_incomplete(self) -> None:
+        """Reload every model that has an instance without a living stub."""
+        client = self._client()
+        try:
+            for entry in await client.index():
+                groups = (await client.config(entry.name)).instance_group if entry.state == "READY" else []
+                if not {group.name for group in groups} <= self._book.serving(entry.name):
+                    await self._reload(entry.name)
+        except ScaleError as exc:
+            raise ProcessFailed(f"a stub died and its model could not be found out: {exc}") from exc
+        finally:
+            await client.close()
+
+    def _client(self) -> TritonClient:
+        return TritonClient(f"{self._settings.host}:{self._settings.triton_grpc_port}")
 
     async def _reload(self, model: str) -> None:
         """Unload and load `model` with the config it had. Raises ProcessFailed when that does not work: a model
         that Triton calls READY and that serves no one must not go on."""
         started_s = time.monotonic()
-        client = TritonClient(f"{self._settings.host}:{self._settings.triton_grpc_port}")
+        client = self._client()
         try:
             async with ModelLock(self._paths.run_dir, model, RELOAD_TIMEOUT_S):
                 text = json_format.MessageToJson(
