@@ -1,0 +1,232 @@
+"""Scaling against a Triton and a node that are told what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from google.protobuf import json_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from scaler.actuator import Actuator, Patience, ScaleResult
+from scaler.errors import Busy, ConfigDrifted, DrainTimeout, LoadPending, LoadRefused, UpdateTimeout
+from scaler.instance_update import InstanceLoad
+from scaler.model_lock import ModelLock
+
+
+@dataclass
+class FakeNode:
+    instances: dict[str, InstanceLoad] = field(default_factory=dict)
+    resumed: list[str] = field(default_factory=list)
+    spares_asked: list[int] = field(default_factory=list)
+    finishes: bool = True
+    """Draining instances have nothing in flight at the next look."""
+
+    def attach(self, name: str, pid: int, in_flight: int = 0) -> None:
+        self.instances[name] = InstanceLoad(name, pid, in_flight, 0, pid, is_draining=False)
+
+    async def loads(self, model: str) -> list[InstanceLoad]:
+        now = list(self.instances.values())
+        if self.finishes:
+            for name, load in self.instances.items():
+                self.instances[name] = replace(load, in_flight=0) if load.is_draining else load
+        return now
+
+    async def drain(self, model: str, instance: str) -> InstanceLoad:
+        self.instances[instance] = replace(self.instances[instance], is_draining=True)
+        return self.instances[instance]
+
+    async def resume(self, model: str, instance: str) -> None:
+        self.resumed.append(instance)
+
+    async def prepare_spares(self, model: str, num_spares: int, timeout_s: float) -> bool:
+        self.spares_asked.append(num_spares)
+        return True
+
+
+@dataclass
+class FakeTriton:
+    node: FakeNode
+    served: ModelConfig
+    loads: list[ModelConfig] = field(default_factory=list)
+    error: Exception | None = None
+    applies: bool = True
+    reloads_all: bool = False
+    drifts: bool = False
+
+    async def config(self, model: str) -> ModelConfig:
+        copied = ModelConfig()
+        copied.CopyFrom(self.served)
+        return copied
+
+    async def load(self, model: str, config_json: str, timeout_s: float) -> None:
+        wanted = json_format.Parse(config_json, ModelConfig())
+        self.loads.append(wanted)
+        for name in [
+            name for name, load in self.node.instances.items() if load.in_flight and load.is_draining
+        ]:
+            raise AssertionError(f"{name} was removed with requests in flight")
+        if self.applies:
+            self.apply(wanted)
+        if self.error:
+            raise self.error
+
+    def apply(self, wanted: ModelConfig) -> None:
+        self.served = wanted
+        if self.drifts:
+            self.served.max_batch_size += 1
+        names = {group.name for group in wanted.instance_group}
+        for name in names - set(self.node.instances):
+            self.node.attach(name, 1000 + len(self.loads))
+        for name in set(self.node.instances) - names:
+            del self.node.instances[name]
+        if self.reloads_all:
+            for name in names:
+                self.node.attach(name, 2000)
+
+
+@dataclass
+class Rig:
+    """An actuator between a fake Triton and a fake node."""
+
+    triton: FakeTriton
+    node: FakeNode
+    run_dir: Path
+    said: list[str] = field(default_factory=list)
+    patience: Patience = field(default_factory=lambda: Patience(lock_s=0, drain_s=0, update_s=0))
+
+    async def scale(self, num_instances: int) -> ScaleResult:
+        actuator = Actuator(
+            self.triton, self.node, self.run_dir, say=self.said.append, patience=self.patience
+        )
+        return await actuator.scale("chat", num_instances)
+
+
+def rig(tmp_path: Path, *names: str) -> Rig:
+    config = ModelConfig(name="chat", backend="python")
+    node = FakeNode()
+    for number, name in enumerate(names):
+        config.instance_group.add(name=name, kind="KIND_CPU", count=1, host_policy=name)
+        node.attach(name, 100 + number)
+    return Rig(FakeTriton(node, config), node, tmp_path)
+
+
+async def test_scale_out_prepares_spares_and_sends_one_load(tmp_path: Path) -> None:
+    """All groups come in one call; the instances that were there stay."""
+    made = rig(tmp_path, "chat-0")
+    result = await made.scale(3)
+    assert (result.before, result.added) == (("chat-0",), ("chat-1", "chat-2"))
+    assert made.node.spares_asked == [2]
+    assert len(made.triton.loads) == 1
+    assert result.in_place
+
+
+async def test_scale_in_drains_before_it_removes(tmp_path: Path) -> None:
+    """The fake Triton fails the test when a victim has something in flight at the load call."""
+    made = rig(tmp_path, "chat-0", "chat-1")
+    made.patience = replace(made.patience, drain_s=5)
+    made.node.attach("chat-0", 100, in_flight=4)
+    made.node.attach("chat-1", 101, in_flight=2)
+    result = await made.scale(1)
+    assert result.removed == ("chat-1",)
+    assert result.after == ("chat-0",)
+    assert result.in_place
+
+
+async def test_asking_for_what_is_there_sends_nothing(tmp_path: Path) -> None:
+    """Applying the same wish twice is harmless."""
+    made = rig(tmp_path, "chat-0")
+    result = await made.scale(1)
+    assert (result.added, result.removed, made.triton.loads) == ((), (), [])
+
+
+async def test_a_drain_that_takes_too_long_is_undone(tmp_path: Path) -> None:
+    """Nothing is removed, the victim serves on, and the text has the number in flight."""
+    made = rig(tmp_path, "chat-0", "chat-1")
+    made.node.finishes = False
+    made.node.attach("chat-0", 100, in_flight=9)
+    made.node.attach("chat-1", 101, in_flight=3)
+    with pytest.raises(DrainTimeout, match="chat-1 has 3 requests in flight after 0 s"):
+        await made.scale(1)
+    assert made.node.resumed == ["chat-1"]
+    assert made.triton.loads == []
+
+
+async def test_a_cancel_during_the_drain_lets_the_victims_serve_on(tmp_path: Path) -> None:
+    """Ctrl-C on `tidegate scale` leaves no instance that is draining for ever."""
+    made = rig(tmp_path, "chat-0", "chat-1")
+    made.node.finishes = False
+    made.node.attach("chat-0", 100, in_flight=9)
+    made.node.attach("chat-1", 101, in_flight=3)
+    made.patience = replace(made.patience, drain_s=60)
+    task = asyncio.create_task(made.scale(1))
+    while not made.node.instances["chat-1"].is_draining:  # noqa: ASYNC110  # the fake has no event
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert made.node.resumed == ["chat-1"]
+
+
+async def test_a_refused_removal_lets_the_victims_serve_on(tmp_path: Path) -> None:
+    """Triton's words reach the caller."""
+    made = rig(tmp_path, "chat-0", "chat-1")
+    made.triton.applies, made.triton.error = False, LoadRefused("no such thing")
+    with pytest.raises(LoadRefused, match="no such thing"):
+        await made.scale(1)
+    assert made.node.resumed == ["chat-1"]
+
+
+async def test_a_load_past_its_deadline_is_watched_and_not_sent_again(tmp_path: Path) -> None:
+    """The call did not return, but Triton did it: that is success."""
+    made = rig(tmp_path, "chat-0")
+    made.triton.error = LoadPending("load of 'chat' has not returned after 15 s")
+    result = await made.scale(2)
+    assert result.after == ("chat-0", "chat-1")
+    assert len(made.triton.loads) == 1
+    assert any("has not returned after 15 s; watching" in line for line in made.said)
+
+
+async def test_an_update_that_never_shows_says_what_is_served(tmp_path: Path) -> None:
+    """A victim stays drained then: Triton may still remove it, and would cut what it took on."""
+    made = rig(tmp_path, "chat-0", "chat-1")
+    made.triton.applies, made.triton.error = False, LoadPending("pending")
+    with pytest.raises(UpdateTimeout, match=r"serves \['chat-0', 'chat-1'\].* wanted \['chat-0'\]"):
+        await made.scale(1)
+    assert made.node.resumed == []
+
+
+async def test_a_full_reload_is_not_called_in_place(tmp_path: Path) -> None:
+    """Triton answers OK to it; the pids tell."""
+    made = rig(tmp_path, "chat-0")
+    made.triton.reloads_all = True
+    result = await made.scale(2)
+    assert not result.in_place
+    assert any("not in place: chat-0 restarted" in line for line in made.said)
+
+
+async def test_a_config_that_drifted_is_an_error(tmp_path: Path) -> None:
+    """Triton serves something else than was sent."""
+    made = rig(tmp_path, "chat-0")
+    made.triton.drifts = True
+    with pytest.raises(ConfigDrifted, match="serves another max_batch_size"):
+        await made.scale(2)
+
+
+async def test_ids_are_not_reused_in_a_run_directory(tmp_path: Path) -> None:
+    """Out, in, out: the second one is another instance."""
+    made = rig(tmp_path, "chat-0")
+    await made.scale(2)
+    await made.scale(1)
+    assert (await made.scale(2)).added == ("chat-2",)
+
+
+async def test_a_second_writer_of_the_same_model_waits_or_is_refused(tmp_path: Path) -> None:
+    """Triton runs concurrent loads in any order."""
+    made = rig(tmp_path, "chat-0")
+    async with ModelLock(tmp_path, "chat", 0):
+        with pytest.raises(Busy, match="another update of 'chat' still runs"):
+            await made.scale(2)
+    assert (await made.scale(2)).in_place
