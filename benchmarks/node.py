@@ -1,0 +1,45 @@
+"""What the node daemon says, for benchmarks and tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from contracts import node_pb2, node_pb2_grpc
+
+
+def node_status(socket_path: str) -> node_pb2.NodeStatus:
+    with grpc.insecure_channel(f"unix:{socket_path}") as channel:
+        stub: Any = node_pb2_grpc.NodeStub(channel)  # type: ignore[no-untyped-call]
+        status: node_pb2.NodeStatus = stub.GetStatus(node_pb2.GetStatusRequest(), timeout=5)
+        return status
+
+
+def wait_until(
+    socket_path: str, condition: Callable[[node_pb2.NodeStatus], bool], timeout_s: float = 30.0
+) -> node_pb2.NodeStatus:
+    """The first status that fulfils the condition. Raises TimeoutError with the last one."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        status = node_status(socket_path)
+        if condition(status):
+            return status
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"not within {timeout_s:.0f} s; last status:\n{status}")
+        time.sleep(0.02)
+
+
+def num_spares(status: node_pb2.NodeStatus, model: str) -> int:
+    return next(entry.num_spares for entry in status.models if entry.name == model)
+
+
+def pss_bytes(pid: int) -> int:
+    """Proportional set size: shared pages are split among those who map them."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"no Pss in smaps_rollup of {pid}")
