@@ -20,10 +20,17 @@ GIT_TIMEOUT_S = 5.0
 class Figure:
     """One measured number. `low` and `high`: the least and the greatest of the runs, where there were several."""
 
-    value: float
+    value: float | list[float] | dict[str, float]
     unit: str
     low: float | None = None
     high: float | None = None
+
+    @classmethod
+    def of_runs(cls, values: Sequence[float], unit: str) -> Figure:
+        """The median of several runs. Raises ValueError when there was none: leave the figure out then."""
+        if not values:
+            raise ValueError("a figure of no runs; leave it out")
+        return cls(statistics.median(values), unit, min(values), max(values))
 
     def to_dict(self) -> dict[str, Any]:
         bounds = {"min": self.low, "max": self.high}
@@ -41,17 +48,13 @@ class Report:
     """Peer -> the same figures' names -> what it did on this machine in the same go."""
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Peer -> why it was not measured."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    """What explains the figures and is none itself: counts by batch size, say."""
-    commit: str | None = None
-    machine: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As `tidegate bench --json` prints it."""
+        """As BENCHES.md has it, `commit` and `machine` of here and now."""
         return {
             "bench": self.bench,
-            "commit": self.commit,
-            "machine": dict(self.machine),
+            "commit": git_commit(),
+            "machine": machine(),
             "runs": self.runs,
             "figures": {name: figure.to_dict() for name, figure in self.figures.items()},
             "peers": {
@@ -59,28 +62,7 @@ class Report:
                 for peer, figures in self.peers.items()
             },
             "skipped": dict(self.skipped),
-            "notes": dict(self.notes),
         }
-
-
-def figure_of(values: Sequence[float], unit: str) -> Figure:
-    """The median of several runs. Raises ValueError when there was none: leave the figure out then."""
-    if not values:
-        raise ValueError("a figure of no runs; leave it out")
-    return Figure(statistics.median(values), unit, min(values), max(values))
-
-
-def report(
-    bench: str,
-    runs: int,
-    figures: Mapping[str, Figure],
-    *,
-    peers: Mapping[str, Mapping[str, Figure]] | None = None,
-    skipped: Mapping[str, str] | None = None,
-    notes: Mapping[str, Any] | None = None,
-) -> Report:
-    """A report of here and now."""
-    return Report(bench, runs, figures, peers or {}, skipped or {}, notes or {}, git_commit(), machine())
 
 
 def machine() -> dict[str, Any]:
