@@ -17,7 +17,9 @@ def add(
     """Check, hash and register. Adding the same folder again registers it as it is now. Raises ModelError."""
     check_name(name)
     found = folders.inspect(path, kind)
-    with registry.locked(lambda: progress.say("another `tidegate models` command is at work; waiting for it")):
+    with registry.locked(
+        lambda: progress.say("another `tidegate models` command is at work; waiting for it")
+    ):
         _check_free(registry, name, found.path)
         sha256 = folders.hash_files(found.files, progress, f"hashing {name}")
         manifest = folders.make_manifest(name, found, str(found.path), sha256)

@@ -140,7 +140,8 @@ def _find_whole(registry: Registry, model: PackagedModel, progress: Progress) ->
         return None
     if not registry.owns_files(manifest):
         raise NameTaken(
-            f"{model.name!r} is registered for {manifest.path}; `tidegate models remove {model.name}` frees the name"
+            f"{model.name!r} is registered for {manifest.path}; "
+            f"`tidegate models remove {model.name}` frees the name"
         )
     try:
         folders.verify(manifest, progress)

@@ -49,7 +49,9 @@ def inspect(path: Path, kind: ModelKind | None = None) -> ModelFolder:
     """`kind` overrides what the architecture says. Raises FolderUnusable."""
     path = path.expanduser().absolute()
     if not path.is_dir():
-        raise FolderUnusable(f"{path} is no folder; give one with config.json, tokenizer.json and *.safetensors")
+        raise FolderUnusable(
+            f"{path} is no folder; give one with config.json, tokenizer.json and *.safetensors"
+        )
     config = _read_config(path / "config.json")
     architecture = _architecture(path, config)
     known = kind_of(architecture)
@@ -59,7 +61,9 @@ def inspect(path: Path, kind: ModelKind | None = None) -> ModelFolder:
             f"nor a known encoder ({', '.join(ENCODER_FAMILIES)}); it can't be served here"
         )
     if kind is not None and kind != known:
-        raise FolderUnusable(f"{path}: {architecture} is a model of kind {known!r}, not {kind!r}; leave out --kind")
+        raise FolderUnusable(
+            f"{path}: {architecture} is a model of kind {known!r}, not {kind!r}; leave out --kind"
+        )
     _check_tokenizer(path / "tokenizer.json")
     checkpoint = _read_weights(path)
     weights = {tensor.file for tensor in checkpoint.tensors} | {path / INDEX_NAME}

@@ -107,7 +107,9 @@ def _check_supported(metadata: Metadata) -> None:
     }
     for key, known in checks.items():
         if (value := metadata.need(key)) not in known:
-            raise GgufUnsupported(f"{key} = {value!r}, known here: {', '.join(known)}; convert it with its own tools")
+            raise GgufUnsupported(
+                f"{key} = {value!r}, known here: {', '.join(known)}; convert it with its own tools"
+            )
     if metadata.get("llama.rope.scaling.type", "none") != "none":
         raise GgufUnsupported("llama.rope.scaling.type is set; only plain rotary positions are converted")
 
@@ -202,7 +204,9 @@ def write_tokenizer(metadata: Metadata, target: Path, config: dict[str, Any]) ->
     types: list[int] = metadata.need("tokenizer.ggml.token_type")
     merges = [tuple(merge.split(" ")) for merge in metadata.need("tokenizer.ggml.merges")]
     if odd := {kind for kind in types if kind not in (_TOKEN_NORMAL, _TOKEN_CONTROL)}:
-        raise GgufUnsupported(f"tokenizer.ggml.token_type has kinds {sorted(odd)}, known here: 1 (normal), 3 (control)")
+        raise GgufUnsupported(
+            f"tokenizer.ggml.token_type has kinds {sorted(odd)}, known here: 1 (normal), 3 (control)"
+        )
     tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

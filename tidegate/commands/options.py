@@ -1,0 +1,40 @@
+"""Options that several commands share, and how their values are read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.commands.errors import BadOption
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts.")]
+RunDirOption = Annotated[
+    Path | None,
+    typer.Option("--run-dir", help="Folder of the stack's sockets and logs.", envvar="TIDEGATE_RUN_DIR"),
+]
+
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_size(option: str, text: str) -> int:
+    """'2GiB', '512MiB', '2GB', '1073741824' -> bytes. Raises BadOption."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise BadOption(f"{option} = {text!r} is no size; write 2GiB, 512MiB or a number of bytes")
+    number, unit, is_binary = match[1], match[2].lower(), bool(match[3])
+    return int(float(number) * (1024 if is_binary else 1000) ** _POWERS[unit]) if unit else int(float(number))
+
+
+def parse_counts(option: str, texts: list[str]) -> dict[str, int]:
+    """['chat=2', 'embed=1'] -> numbers. Raises BadOption."""
+    counts = {}
+    for text in texts:
+        name, separator, number = text.partition("=")
+        if not separator or not name or not number.isdecimal():
+            raise BadOption(f"{option} = {text!r}, must read like chat=2")
+        counts[name] = int(number)
+    return counts

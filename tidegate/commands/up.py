@@ -1,0 +1,127 @@
+"""`tidegate up`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.commands.options import RunDirOption, parse_counts, parse_size
+
+_PORTS = "Ports and addresses"
+_RESOURCES = "Memory and processors"
+
+
+def _port(name: str, help_text: str) -> Any:
+    return typer.Option(f"--{name}", help=help_text, rich_help_panel=_PORTS, metavar="PORT")
+
+
+def up(
+    models: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="NAME",
+            help="Serve this model; repeat for more. Default: chat and embed.",
+        ),
+    ] = None,
+    run_dir: RunDirOption = None,
+    repository: Annotated[
+        Path | None,
+        typer.Option("--repository", help="Another Triton model repository than the one that ships."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option("--host", help="Address to listen on (default 127.0.0.1).", rich_help_panel=_PORTS),
+    ] = None,
+    gateway_port: Annotated[int | None, _port("gateway-port", "OpenAI API (default 9000).")] = None,
+    triton_http_port: Annotated[
+        int | None, _port("triton-http-port", "Triton's HTTP (default 8000).")
+    ] = None,
+    triton_grpc_port: Annotated[
+        int | None, _port("triton-grpc-port", "Triton's gRPC (default 8001).")
+    ] = None,
+    triton_metrics_port: Annotated[
+        int | None, _port("triton-metrics-port", "Triton's Prometheus metrics (default 8002).")
+    ] = None,
+    gateway: Annotated[
+        bool | None,
+        typer.Option(
+            "--gateway/--no-gateway",
+            help="With or without the OpenAI API (default: with).",
+            show_default=False,
+        ),
+    ] = None,
+    pool_bytes: Annotated[
+        str | None,
+        typer.Option(
+            "--pool-bytes",
+            metavar="SIZE",
+            help="KV memory shared by all instances: 2GiB, 512MiB, ... (default: a quarter of the free memory, "
+            "at most 2GiB).",
+            rich_help_panel=_RESOURCES,
+        ),
+    ] = None,
+    num_cpus: Annotated[
+        int | None,
+        typer.Option(
+            "--num-cpus", help="CPUs that all workers share (default: all).", rich_help_panel=_RESOURCES
+        ),
+    ] = None,
+    spares: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--spares",
+            metavar="MODEL=N",
+            help="Warm workers standing by, so that scaling out does not wait (default chat=2 embed=1).",
+            rich_help_panel=_RESOURCES,
+        ),
+    ] = None,
+    start_timeout_s: Annotated[
+        float | None, typer.Option("--start-timeout-s", help="For each process to be ready (default 300).")
+    ] = None,
+    stop_timeout_s: Annotated[
+        float | None,
+        typer.Option("--stop-timeout-s", help="For each process to drain and stop (default 30)."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="When ready, print the stack as one JSON object.")
+    ] = False,
+) -> None:
+    """Serve models: memory node, Triton, gateway; until Ctrl-C.
+
+    Prints the URLs when everything is ready. Ctrl-C or SIGTERM drains and stops; a second one kills.
+    Every option can also be set as TIDEGATE_GATEWAY_PORT, TIDEGATE_POOL_BYTES, ...; the command line wins.
+    """
+    from tidegate.settings import Settings
+    from tidegate.up import run_up
+
+    settings = Settings.resolve(
+        _readable(os.environ),
+        run_dir=run_dir,
+        host=host,
+        gateway_port=gateway_port,
+        triton_http_port=triton_http_port,
+        triton_grpc_port=triton_grpc_port,
+        triton_metrics_port=triton_metrics_port,
+        with_gateway=gateway,
+        repository=repository,
+        pool_bytes=None if pool_bytes is None else parse_size("--pool-bytes", pool_bytes),
+        num_cpus=num_cpus,
+        models=tuple(models) if models else None,
+        spares=parse_counts("--spares", spares) if spares else None,
+        start_timeout_s=start_timeout_s,
+        stop_timeout_s=stop_timeout_s,
+    )
+    raise typer.Exit(run_up(settings, as_json=as_json))
+
+
+def _readable(environ: os._Environ[str]) -> dict[str, str]:
+    """TIDEGATE_POOL_BYTES may be written as the option may: 2GiB."""
+    env = dict(environ)
+    if size := env.get("TIDEGATE_POOL_BYTES"):
+        env["TIDEGATE_POOL_BYTES"] = str(parse_size("TIDEGATE_POOL_BYTES", size))
+    return env

@@ -1,0 +1,150 @@
+"""What a running stack is doing: asked of the node daemon, of Triton and of /proc, each allowed to be silent.
+
+Read-only. A part that does not answer is reported as such; the others are still told.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import psutil
+
+from contracts.stack import Stack
+
+NODE_TIMEOUT_S = 3.0
+TRITON_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    name: str
+    pid: int
+    is_alive: bool
+    rss_bytes: int
+    """Resident, pages shared with others included."""
+    num_threads: int
+
+
+@dataclass(frozen=True)
+class TritonModel:
+    """From Triton's index and statistics; counts are since it started."""
+
+    name: str
+    state: str
+    reason: str
+    num_inferences: int = 0
+    num_executions: int = 0
+    num_failed: int = 0
+
+
+@dataclass(frozen=True)
+class StackStatus:
+    run_dir: str
+    pid: int
+    uptime_s: float
+    gateway_http: str
+    triton_http: str
+    triton_grpc: str
+    processes: list[ProcessState]
+    node: dict[str, Any] | None
+    """contracts/node.proto's NodeStatus, field by field. None: no node, or it does not answer."""
+    triton_models: list[TritonModel] | None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.problems
+
+
+def gather(stack: Stack) -> StackStatus:
+    problems: list[str] = []
+    processes = [process_state(name, pid) for name, pid in {"tidegate up": stack.pid, **stack.pids}.items()]
+    problems += [
+        f"{process.name} (pid {process.pid}) is gone" for process in processes if not process.is_alive
+    ]
+    return StackStatus(
+        run_dir=stack.run_dir,
+        pid=stack.pid,
+        uptime_s=time.time() - stack.started_unix_s,
+        gateway_http=stack.gateway_http,
+        triton_http=stack.triton_http,
+        triton_grpc=stack.triton_grpc,
+        processes=processes,
+        node=ask_node(stack.node_socket, problems) if stack.node_socket else None,
+        triton_models=ask_triton(stack.triton_http, problems),
+        problems=problems,
+    )
+
+
+def process_state(name: str, pid: int) -> ProcessState:
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            is_alive = process.status() != psutil.STATUS_ZOMBIE
+            return ProcessState(name, pid, is_alive, process.memory_info().rss, process.num_threads())
+    except psutil.NoSuchProcess:
+        return ProcessState(name, pid, is_alive=False, rss_bytes=0, num_threads=0)
+
+
+def ask_node(socket_path: str, problems: list[str]) -> dict[str, Any] | None:
+    import grpc
+
+    from contracts import node_pb2, node_pb2_grpc
+
+    with grpc.insecure_channel(f"unix:{socket_path}") as channel:
+        node = node_pb2_grpc.NodeStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            return plain(node.GetStatus(node_pb2.GetStatusRequest(), timeout=NODE_TIMEOUT_S))
+        except grpc.RpcError as exc:
+            reason = exc.details() if isinstance(exc, grpc.Call) else str(exc)
+            problems.append(f"the node daemon does not answer on {socket_path}: {reason}")
+            return None
+
+
+def plain(message: Any) -> dict[str, Any]:
+    """A protobuf message as JSON's types, with every field, and whole numbers as such."""
+    values: dict[str, Any] = {}
+    for entry in message.DESCRIPTOR.fields:
+        value = getattr(message, entry.name)
+        if entry.message_type is None:
+            values[entry.name] = value
+        elif hasattr(value, "DESCRIPTOR"):
+            values[entry.name] = plain(value)
+        else:
+            values[entry.name] = [plain(item) for item in value]
+    return values
+
+
+def ask_triton(address: str, problems: list[str]) -> list[TritonModel] | None:
+    try:
+        with httpx.Client(base_url=f"http://{address}", timeout=TRITON_TIMEOUT_S) as client:
+            index = client.post("/v2/repository/index", json={})
+            index.raise_for_status()
+            stats = client.get("/v2/models/stats")
+            return read_triton(index.json(), stats.json() if stats.is_success else {})
+    except (httpx.HTTPError, ValueError) as exc:
+        problems.append(f"Triton does not answer on {address}: {exc}")
+        return None
+
+
+def read_triton(index: list[dict[str, Any]], stats: dict[str, Any]) -> list[TritonModel]:
+    """Triton's two answers -> one row a model."""
+    by_name = {entry["name"]: entry for entry in stats.get("model_stats", [])}
+    models = []
+    for entry in index:
+        found = by_name.get(entry["name"], {})
+        failed = found.get("inference_stats", {}).get("fail", {}).get("count", 0)
+        models.append(
+            TritonModel(
+                name=entry["name"],
+                state=entry.get("state", "NOT LOADED"),
+                reason=entry.get("reason", ""),
+                num_inferences=found.get("inference_count", 0),
+                num_executions=found.get("execution_count", 0),
+                num_failed=failed,
+            )
+        )
+    return models
