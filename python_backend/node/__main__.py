@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 from python_backend.node.config import NodeConfig, read_config
-from python_backend.node.daemon import Daemon
+from python_backend.node.daemon import Daemon, DaemonOptions
 from python_backend.node.errors import NodeError
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, options: DaemonOptions | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m python_backend.node", description=__doc__)
     parser.add_argument(
         "--config", type=Path, required=True, help="JSON file, see python_backend/node/config.py"
@@ -27,15 +27,15 @@ def main(arguments: list[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     try:
-        asyncio.run(serve(read_config(given.config)))
+        asyncio.run(serve(read_config(given.config), options))
     except NodeError as exc:
         print(f"tidegate node: {exc}", file=sys.stderr)
         return 1
     return 0
 
 
-async def serve(config: NodeConfig) -> None:
-    daemon = Daemon(config)
+async def serve(config: NodeConfig, options: DaemonOptions | None = None) -> None:
+    daemon = Daemon(config, options)
     loop = asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, daemon.stop)

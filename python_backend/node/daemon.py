@@ -31,7 +31,7 @@ from python_backend.node.instances import Instances, Slots
 from python_backend.node.leases import Leases
 from python_backend.node.peers import Listener
 from python_backend.node.spares import REPLENISH_DELAY_S, SparePlanner, Worker
-from python_backend.node.workers import Workers
+from python_backend.node.workers import STOP_TIMEOUT_S, Workers
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class DaemonOptions:
 
     forkserver_command: Sequence[str] = FORKSERVER_COMMAND
     replenish_delay_s: float = REPLENISH_DELAY_S
+    stop_timeout_s: float = STOP_TIMEOUT_S
     on_ready: Callable[[], None] = print_ready
 
 
@@ -75,7 +76,7 @@ class Daemon:
         async with AsyncExitStack() as stack:
             stack.callback(self._close_memory)
             lock_run_dir(self._run_dir, stack)
-            self._fork_server = await ForkServer.start(self._options.forkserver_command, self._worker_news)
+            self._fork_server = ForkServer(self._options.forkserver_command, self._worker_news)
             stack.push_async_callback(self._fork_server.stop)
             self._broker = self._make_broker(stack)
             stack.push_async_callback(self._broker.close)
@@ -161,7 +162,9 @@ class Daemon:
                 max_warming=config.cpu_budget(),
                 replenish_delay_s=self._options.replenish_delay_s,
             ),
-            make_workers=lambda on_message, on_gone: Workers(self._spawn, on_message, on_gone),
+            make_workers=lambda on_message, on_gone: Workers(
+                self._spawn, on_message, on_gone, self._options.stop_timeout_s
+            ),
         )
 
     def _spawn(self, worker: Worker, control: socket.socket) -> bool:

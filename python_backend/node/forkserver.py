@@ -9,9 +9,9 @@ import asyncio
 import logging
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 from python_backend.messages import (
     BindFailed,
@@ -24,7 +24,7 @@ from python_backend.messages import (
     WorkerSpawned,
 )
 from python_backend.node.errors import BindRefused, ForkServerLost
-from python_backend.node.peers import Peer
+from python_backend.node.peers import Peer, Process
 
 logger = logging.getLogger(__name__)
 
@@ -33,45 +33,24 @@ STOP_TIMEOUT_S = 5.0
 
 
 class ForkServer:
-    """`on_worker` gets WorkerSpawned and WorkerExited."""
+    """`on_worker` gets WorkerSpawned and WorkerExited. Raises ForkServerLost when it cannot be started."""
 
     def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        sock: socket.socket,
-        on_worker: Callable[[WorkerSpawned | WorkerExited], None],
+        self, command: Sequence[str], on_worker: Callable[[WorkerSpawned | WorkerExited], None]
     ) -> None:
-        self._process = process
         self._on_worker = on_worker
         self._ready = asyncio.Event()
         self._bound: dict[str, asyncio.Future[ModelBound]] = {}
+        self._popen, sock = _execute(command)
         self._peer: Peer[ForkServerToNode] = Peer(sock, ForkServerToNode, self._take, self._lose)
-
-    @classmethod
-    async def start(
-        cls, command: Sequence[str], on_worker: Callable[[WorkerSpawned | WorkerExited], None]
-    ) -> ForkServer:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            try:
-                process = await asyncio.create_subprocess_exec(
-                    *command,
-                    "--fd",
-                    str(theirs.fileno()),
-                    pass_fds=(theirs.fileno(),),
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=sys.stderr.fileno(),  # our own stdout is for the ready line
-                    process_group=0,  # Ctrl-C in a terminal is for us; we stop the workers in order
-                    env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ},
-                )
-            except OSError as exc:
-                ours.close()
-                raise ForkServerLost(f"the fork server does not start: {exc}") from exc
-        return cls(process, ours, on_worker)
+        # Not asyncio's subprocess: its `kill` may reap the child under its own watcher, which then invents
+        # a status.
+        self._exit_status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._process = Process(self._popen.pid, lambda: self._exit_status.set_result(self._popen.wait()))
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._popen.pid
 
     async def bind(self, message: BindModel, weights_fd: int) -> ModelBound:
         """Waits until the model's skeleton stands over the weights. Raises BindRefused."""
@@ -87,22 +66,18 @@ class ForkServer:
 
     async def wait_lost(self) -> ForkServerLost:
         """Returns when it has ended, or no longer listens."""
-        status = await self._process.wait()
+        status = await asyncio.shield(self._exit_status)
         return ForkServerLost(f"the fork server (pid {self.pid}) {describe_exit(status)}; its log is above")
 
     async def stop(self) -> None:
         """Close its socket, which asks it to go; kill it when it doesn't. Idempotent."""
         self._peer.close()
         try:
-            await asyncio.wait_for(self._process.wait(), STOP_TIMEOUT_S)
+            await asyncio.wait_for(asyncio.shield(self._exit_status), STOP_TIMEOUT_S)
         except TimeoutError:
             logger.warning("the fork server (pid %d) does not stop, killing it", self.pid)
-            self._kill()
-            await self._process.wait()
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
             self._process.kill()
+            await self._exit_status
 
     def _take(self, message: ForkServerToNode) -> None:
         match message:
@@ -124,7 +99,26 @@ class ForkServer:
     def _lose(self, reason: str) -> None:
         """Without its socket it is of no use, whatever the process still does."""
         logger.error("lost the fork server (pid %d): %s", self.pid, reason)
-        self._kill()
+        self._process.kill()
+
+
+def _execute(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """The process, and our end of the conversation with it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            popen = subprocess.Popen(
+                [*command, "--fd", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),  # our own stdout is for the ready line
+                process_group=0,  # Ctrl-C in a terminal is for us; we stop the workers in order
+                env={"OMP_WAIT_POLICY": "PASSIVE", **os.environ},
+            )
+        except OSError as exc:
+            ours.close()
+            raise ForkServerLost(f"the fork server does not start: {exc}") from exc
+    return popen, ours
 
 
 def describe_exit(status: int) -> str:

@@ -154,7 +154,7 @@ def check_socket_path(path: Path) -> None:
 
 
 class Process:
-    """A process that is not our child, held by a pidfd: killing it cannot hit another one with the same pid."""
+    """A process, child or not, held by a pidfd: killing it cannot hit another one with the same pid."""
 
     def __init__(self, pid: int, on_exit: Callable[[], None]) -> None:
         """Raises ProcessLookupError when it is gone already."""
@@ -163,9 +163,11 @@ class Process:
         self._on_exit = on_exit
         self._loop.add_reader(self._fd, self._exited)
 
-    def kill(self, signal_number: int) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._fd, signal_number)
+    def kill(self) -> None:
+        """SIGKILL; harmless when it is gone already."""
+        if self._fd >= 0:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._fd, signal.SIGKILL)
 
     def close(self) -> None:
         if self._fd >= 0:

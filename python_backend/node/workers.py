@@ -1,7 +1,8 @@
 """The worker processes as the node holds them: a socket that is the lease, a pidfd that ends it.
 
 A worker is gone when its process is, not when its socket closes: as long as it lives it may still write to extents
-that the next one would get. Extents therefore return on the process's end, which a lost socket hastens by SIGKILL.
+that the next one would get. Extents therefore return on the process's end, which follows a lost socket by itself or
+by SIGKILL.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import signal
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +23,8 @@ from python_backend.node.spares import Demand, Worker, WorkerState
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
+EXIT_GRACE_S = 0.1
+"""Between a lost socket and SIGKILL: a worker that ends by itself shall end with its own exit status."""
 WARM_UP_TIMEOUT_S = 120.0
 """Twenty times a warm-up on a busy two-core machine; a worker that takes longer hangs."""
 
@@ -121,26 +123,37 @@ class Workers:
     def _warm_up_took_too_long(self, worker_id: WorkerId) -> None:
         worker = self.get(worker_id)
         if worker and worker.state == WorkerState.WARMING:
-            self._lose(worker_id, f"not warm after {self._warm_up_timeout_s:.0f} s")
+            self._kill(worker_id, f"not warm after {self._warm_up_timeout_s:.0f} s")
 
     def _stop_took_too_long(self, worker_id: WorkerId) -> None:
-        self._lose(worker_id, f"still there {self._stop_timeout_s:.0f} s after it was asked to stop")
+        self._kill(worker_id, f"still there {self._stop_timeout_s:.0f} s after it was asked to stop")
 
     def _lose(self, worker_id: WorkerId, reason: str) -> None:
         """The conversation is over: see to it that the process is, too."""
         link = self._links.get(worker_id)
-        if link is None:
+        if link is None:  # its process ended between a send that failed and this notice of it
             return
         worker = link.worker
         log = logger.info if worker.state == WorkerState.STOPPING else logger.warning
         log("worker %d of %s (pid %d): %s", worker.id, worker.model, worker.pid, reason)
-        link.peer.close()
         if worker.state == WorkerState.SPARE:
             worker.state = WorkerState.STOPPING  # nobody may pick it any more
         if link.process is None:  # never forked, or gone before the fork server could say its pid
             self._gone(worker_id)
         else:
-            link.process.kill(signal.SIGKILL)
+            link.timers.append(
+                self._loop.call_later(EXIT_GRACE_S, self._kill, worker_id, "does not end by itself")
+            )
+
+    def _kill(self, worker_id: WorkerId, reason: str) -> None:
+        link = self._links[worker_id]
+        worker = link.worker
+        logger.warning("killing worker %d of %s (pid %d): %s", worker.id, worker.model, worker.pid, reason)
+        link.peer.close()
+        if link.process is None:
+            self._gone(worker_id)
+        else:
+            link.process.kill()
 
     def _gone(self, worker_id: WorkerId) -> None:
         link = self._links.pop(worker_id, None)
