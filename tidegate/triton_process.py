@@ -121,7 +121,8 @@ class TritonServer:
                 raise
 
     def watch(self) -> None:
-        """Raises ProcessFailed when the server is gone. Begins to reload the model of each stub found dead."""
+        """Raises ProcessFailed when the server is gone, or a reload failed (then it is killed: draining would wait
+        for what can't end). Begins to reload the model of each stub found dead."""
         if self.child.exit_code is not None:
             raise ProcessFailed(processes.describe_exit(self.child))
         for stub in self._book.look():
@@ -131,7 +132,9 @@ class TritonServer:
                 reload = self._reload(stub.model) if stub.model else self._reload_incomplete()
                 self._reloads[stub.model] = asyncio.create_task(reload)
         for model in [model for model, task in self._reloads.items() if task.done()]:
-            self._reloads.pop(model).result()
+            if failure := self._reloads.pop(model).exception():
+                processes.kill_group(self.child)
+                raise failure
 
     async def _reload_incomplete(self) -> None:
         """Reload every model that has an instance without a living stub."""
@@ -156,29 +159,33 @@ class TritonServer:
         client = self._client()
         try:
             async with ModelLock(self._paths.run_dir, model, RELOAD_TIMEOUT_S):
-                text = json_format.MessageToJson(
-                    await client.config(model), preserving_proto_field_name=True, indent=None
-                )
+                config = await client.config(model)
                 await client.unload(model)
-                async with asyncio.timeout(RELOAD_TIMEOUT_S):
-                    await self._unloaded(client, model)
+                await self._unloaded(client, model)
+                text = json_format.MessageToJson(config, preserving_proto_field_name=True, indent=None)
                 await client.load(model, text, RELOAD_TIMEOUT_S)
         except ModelUnknown:
             self._say(f"{model} was unloaded by someone else; left so")
-        except (ScaleError, TimeoutError) as exc:
-            raise ProcessFailed(
-                f"a stub of {model} died and the reload failed: {exc or 'unload takes too long'}"
-            ) from exc
+        except ScaleError as exc:
+            raise ProcessFailed(f"a stub of {model} died and the reload failed: {exc}") from exc
         else:
             self._say(f"{model} serves again after {time.monotonic() - started_s:.1f} s")
         finally:
             await client.close()
 
     async def _unloaded(self, client: TritonClient, model: str) -> None:
+        """Raises ProcessFailed when that never ends: a stream that its dead stub has not ended stays open, silent,
+        and keeps the model UNLOADING. Only the server's end ends it."""
+        deadline_s = time.monotonic() + self._settings.stop_timeout_s
         while True:
             states = {entry.name: entry.state for entry in await client.index()}
             if states.get(model, "UNAVAILABLE") == "UNAVAILABLE":
                 return
+            if time.monotonic() > deadline_s:
+                raise ProcessFailed(
+                    f"a stub of {model} died with streams open, and Triton could not unload the model within "
+                    f"{self._settings.stop_timeout_s:.0f} s; killing it so that they end; start the stack again"
+                )
             await asyncio.sleep(UNLOAD_POLL_S)
 
     async def stop(self) -> None:

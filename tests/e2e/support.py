@@ -24,6 +24,32 @@ from scaler.instance_update import InstanceLoad
 from tidegate import stubs
 from tidegate.testing import free_ports
 
+STREAMING_CONFIG = """
+name: "{name}"
+backend: "python"
+max_batch_size: 0
+model_transaction_policy {{ decoupled: true }}
+input [ {{ name: "IN" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+output [ {{ name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+instance_group [ {{ name: "{name}-0" kind: KIND_CPU count: 1 host_policy: "{name}-0" }} ]
+"""
+
+ENDLESS_MODEL = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.senders = []
+
+    def execute(self, requests):
+        for request in requests:
+            tensor = pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(request, "IN").as_numpy())
+            sender = request.get_response_sender()
+            sender.send(pb_utils.InferenceResponse([tensor]))
+            self.senders.append(sender)
+"""
+
 UP = "import os, sys; from tidegate.settings import Settings; from tidegate.up import run_up; "
 UP += "sys.exit(run_up(Settings.resolve(os.environ)))"
 
@@ -75,6 +101,14 @@ def write_model(
     return init_log
 
 
+def write_endless_model(repository: Path, name: str) -> None:
+    """A decoupled model that answers once and never ends its streams."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(STREAMING_CONFIG.format(name=name))
+    (version / "model.py").write_text(ENDLESS_MODEL)
+
+
 @dataclass(frozen=True)
 class Up:
     """A launcher that was started; `output` is all it has said so far."""
@@ -103,7 +137,9 @@ class Up:
 
 
 @contextlib.contextmanager
-def launched(repository: Path, *models: str, ports: Mapping[str, int] | None = None) -> Iterator[Up]:
+def launched(
+    repository: Path, *models: str, ports: Mapping[str, int] | None = None, stop_timeout_s: float = 30
+) -> Iterator[Up]:
     """`tidegate up` on a repository of the test's own, without node and gateway, until the block ends."""
     # Its folder lies right in the temporary one: paths of Unix sockets are short.
     run_dir = Path(tempfile.mkdtemp(prefix="tg-"))
@@ -114,6 +150,7 @@ def launched(repository: Path, *models: str, ports: Mapping[str, int] | None = N
         "TIDEGATE_RUN_DIR": str(run_dir / "run"),
         "TIDEGATE_REPOSITORY": str(repository),
         "TIDEGATE_MODELS": ",".join(models),
+        "TIDEGATE_STOP_TIMEOUT_S": str(stop_timeout_s),
         "TIDEGATE_WITH_NODE": "0",
         "TIDEGATE_WITH_GATEWAY": "0",
         **{f"TIDEGATE_{name.upper()}": str(port) for name, port in ports.items()},
@@ -172,11 +209,15 @@ class Outcomes:
     failures: list[str] = field(default_factory=list)
 
 
-async def echo(stub: service_pb2_grpc.GRPCInferenceServiceStub, model: str, value: float) -> float:
+def echo_request(model: str, value: float, shape: list[int]) -> service_pb2.ModelInferRequest:
     request = service_pb2.ModelInferRequest(model_name=model)
-    request.inputs.add(name="IN", datatype="FP32", shape=[1, 1])
+    request.inputs.add(name="IN", datatype="FP32", shape=shape)
     request.raw_input_contents.append(np.float32(value).tobytes())
-    reply = await stub.ModelInfer(request)
+    return request
+
+
+async def echo(stub: service_pb2_grpc.GRPCInferenceServiceStub, model: str, value: float) -> float:
+    reply = await stub.ModelInfer(echo_request(model, value, [1, 1]))
     return float(np.frombuffer(reply.raw_output_contents[0], np.float32)[0])
 
 
