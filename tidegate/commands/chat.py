@@ -28,8 +28,14 @@ def chat(
     model: Annotated[str, typer.Option("--model", "-m", metavar="NAME", help="Which served model.")] = "chat",
     system: Annotated[str, typer.Option("--system", help="A system message.")] = "",
     temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0.0, max=2.0, help="0: always the likeliest token.")
-    ] = None,
+        float,
+        typer.Option(
+            "--temperature",
+            min=0.0,
+            max=2.0,
+            help="0: always the likeliest token. The default is what SmolLM2's authors advise.",
+        ),
+    ] = 0.2,
     max_tokens: Annotated[
         int | None,
         typer.Option("--max-tokens", min=1, help="Per answer; default: what the context has room for."),

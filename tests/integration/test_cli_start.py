@@ -1,0 +1,58 @@
+"""The command line as a process: how fast it starts, and what it does when nobody answers or reads."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tidegate import status
+from tidegate.models.testing import write_hf_folder
+
+pytestmark = pytest.mark.integration
+
+TIDEGATE = [sys.executable, "-c", "from tidegate.cli import main; main()"]
+
+
+def test_help_is_quick_and_imports_no_torch():
+    """Half a second, best of five: a command that takes longer feels broken."""
+    took_s = []
+    for _ in range(5):
+        started_s = time.monotonic()
+        subprocess.run([*TIDEGATE, "--help"], check=True, capture_output=True)
+        took_s.append(time.monotonic() - started_s)
+    assert min(took_s) < 0.5
+
+    code = (
+        "import sys, tidegate.cli; print([m for m in ('torch', 'transformers', 'grpc') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("module", ["status", "doctor", "chat", "models.fetch", "models.add", "up"])
+def test_no_command_imports_torch(module):
+    """It costs two seconds and a gigabyte of address space; the worker alone needs it."""
+    code = f"import sys, tidegate.{module}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"
+
+
+def test_a_reader_that_leaves_is_no_traceback(tmp_path, monkeypatch):
+    """`tidegate models list --json | true`."""
+    monkeypatch.setenv("TIDEGATE_HOME", str(tmp_path))
+    write_hf_folder(tmp_path / "mine")
+    with subprocess.Popen(
+        [*TIDEGATE, "models", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+
+
+def test_a_silent_node_and_triton_are_problems_not_failures(tmp_path):
+    """The rest is still shown."""
+    problems = []
+
+    assert status.ask_node(str(tmp_path / "nothing.sock"), problems) is None
+    assert status.ask_triton("127.0.0.1:9", problems) is None
+    assert [problem.split(" does not answer")[0] for problem in problems] == ["the node daemon", "Triton"]
