@@ -148,7 +148,6 @@ class Broker:
             self._refuse(connection, str(exc))
             return
         self._serve_waiting(message.model)
-        self._refuse_hopeless(message.model)
         self._replenish()
 
     def _refuse(self, connection: InstanceId, reason: str) -> None:
@@ -273,7 +272,7 @@ class Broker:
             self._serve_waiting(instance.model)
 
     def _refuse_hopeless(self, model: str) -> None:
-        """First attaches don't wait for workers that die; who has been served waits on, they are retried."""
+        """When one more has died, whoever waits for a first worker is told; who has been served waits on."""
         if not self.planner.keeps_dying(model):
             return
         for instance in self.instances.waiting(model):

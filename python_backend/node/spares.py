@@ -18,7 +18,7 @@ REPLENISH_DELAY_S = 0.3
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
 MAX_FAILURES_IN_A_ROW = 3
-"""From here on a first attach is refused instead of waiting for a worker that never gets warm."""
+"""From here on a first attach is refused with the next failure instead of waiting for ever."""
 
 
 class WorkerState(StrEnum):

@@ -162,6 +162,4 @@ class Workers:
         link.peer.close()
         for timer in link.timers:
             timer.cancel()
-        if link.process is not None:
-            link.process.close()
         self._on_gone(link.worker)

@@ -129,7 +129,6 @@ def work(control: PacketChannel[NodeToWorker], kv_fds: list[int], spawned: Spawn
     if not isinstance(message, AttachWorker):
         return 0
     board, bridge = Board(fds[0]), FrameChannel[BridgeToWorker](socket.socket(fileno=fds[1]), BridgeToWorker)
-    board.set(message.slot, Word.TOKENS_OUT, 7)
     leased: list[ExtentLeased] = []
     while True:
         ready, _, _ = select.select([control, bridge], [], [])
@@ -140,6 +139,7 @@ def work(control: PacketChannel[NodeToWorker], kv_fds: list[int], spawned: Spawn
         if bridge in ready:
             for batch in bridge.receive():
                 assert isinstance(batch, EmbedBatch)
+                board.set(message.slot, Word.TOKENS_OUT, 7)
                 if batch.texts[0] == "die":
                     return 3
                 bridge.send(answer(batch, message.slot, control, kv, leased))

@@ -491,6 +491,7 @@ def test_a_killed_worker_is_replaced_and_its_extents_return(node: Node) -> None:
     message = bridge.receive()
     took_ms = (time.perf_counter() - started) * 1000
     assert isinstance(message, WorkerReplaced)
+    assert bridge.word(Word.TOKENS_OUT) == 0
     assert node.leased_bytes() == 0
     assert bridge.worker_pid() == message.worker_pid != first
     assert node.status().instances[0].worker_restarts == 1
