@@ -58,7 +58,9 @@ def engine_of(folder, scheduler: SchedulerConfig | None = None) -> Engine:
     arena = view_arena(torch.zeros(NUM_BLOCKS * layout.block_bytes, dtype=torch.uint8), layout)
     config = EngineConfig(eos_token_ids(str(folder)), 8192, NUM_BLOCKS, scheduler or SchedulerConfig())
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return Engine(config, tokenizer, DecoderRunner(model, arena), BlockPool(WholeArena(), layout.block_tokens))
+    return Engine(
+        config, tokenizer, DecoderRunner(model, arena), BlockPool(WholeArena(), layout.block_tokens)
+    )
 
 
 def generate_all(engine: Engine, prompts: list[str]) -> dict[int, list[int]]:
