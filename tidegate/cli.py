@@ -76,19 +76,20 @@ app.command(rich_help_panel=LOOK)(bench.bench)
 
 
 def main() -> None:
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who read our output has left (`tidegate bench list | head -1`); the interpreter must not try again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = code or 1
+    sys.exit(code)
 
 
 def run(args: list[str]) -> int:
     """The exit code of one command line."""
     try:
         result = app(args, prog_name="tidegate", standalone_mode=False)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # Who read our output has left (`tidegate models list | head -1`); nothing is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except Exception as exc:
         return _fail(exc)
     return result if isinstance(result, int) else 0

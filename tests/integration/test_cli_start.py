@@ -7,6 +7,9 @@ import time
 import pytest
 
 from tidegate import status
+from tidegate.models.add import add
+from tidegate.models.progress import Silent
+from tidegate.models.registry import Registry
 from tidegate.models.testing import write_hf_folder
 
 pytestmark = pytest.mark.integration
@@ -38,15 +41,18 @@ def test_no_command_imports_torch(module):
     assert done.stdout == "False\n"
 
 
-def test_a_reader_that_leaves_is_no_traceback(tmp_path, monkeypatch):
-    """`tidegate models list --json | true`."""
+@pytest.mark.parametrize("args", [["models", "list"], ["bench", "list"]], ids=["drawn", "plain"])
+def test_a_reader_that_leaves_is_no_traceback(args, tmp_path, monkeypatch):
+    """`tidegate models list | true`: rich flushes at once, print at the end."""
     monkeypatch.setenv("TIDEGATE_HOME", str(tmp_path))
-    write_hf_folder(tmp_path / "mine")
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    add(Registry.at_home(), "mine", write_hf_folder(tmp_path / "mine"), Silent())
     with subprocess.Popen(
-        [*TIDEGATE, "models", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*TIDEGATE, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         process.stdout.close()
         assert process.stderr.read() == ""
+        assert process.wait(30) == 1
 
 
 def test_a_silent_node_and_triton_are_problems_not_failures(tmp_path):

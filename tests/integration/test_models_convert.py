@@ -13,7 +13,7 @@ from tidegate.models.testing import CHAT_TEMPLATE, RecordingProgress, write_gguf
 
 pytestmark = pytest.mark.integration
 
-TEXTS = ["the inner tide", " there 12345", "<|im_start|>user\nthe<|im_end|>", "ünï ✓ 你好", "a  b\n\n c", ""]
+TEXTS = ["the inner tide", " there", "<|im_start|>user\nthe<|im_end|>", "ünï ✓ 你好", "a  b\n\n c", ""]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_conversion_equals_the_loader_of_transformers(converted):
 
 
 def test_the_tokenizer_splits_as_transformers_one_does(converted):
-    """Digits one by one, special tokens whole; and it gives the text back."""
+    """Special tokens whole, the text given back; and digits one by one, which theirs forgets for this file."""
     from transformers import AutoTokenizer
 
     gguf_file, target = converted
@@ -53,7 +53,8 @@ def test_the_tokenizer_splits_as_transformers_one_does(converted):
     for text in TEXTS:
         assert ours(text).input_ids == theirs(text).input_ids
         assert ours.decode(ours(text).input_ids) == text
-    assert [len(ours(digits).input_ids) for digits in ("1", "12", "12345")] == [1, 2, 5]
+    assert ours.tokenize("12") == ["1", "2"]
+    assert ours.tokenize(" the 123") == ["Ġthe", "Ġ", "1", "2", "3"]
 
 
 def test_chat_template_and_end_tokens_are_carried_over(converted):

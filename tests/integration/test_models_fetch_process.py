@@ -1,6 +1,5 @@
 """Fetching in processes: one is killed in the middle, two run at once."""
 
-import signal
 import subprocess
 import sys
 import textwrap
@@ -51,49 +50,57 @@ SCRIPT = textwrap.dedent(
 )
 
 
-def start(tmp_path, mode, number=0):
-    folder = tmp_path / f"source-{number}"
-    folder.mkdir(exist_ok=True)
-    argv = [sys.executable, "-c", SCRIPT, str(tmp_path / "models"), str(folder), mode]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+@pytest.fixture
+def start(tmp_path):
+    """Starts a fetch; whatever still runs at the end of the test is killed."""
+    started = []
+
+    def run(mode):
+        folder = tmp_path / f"source-{len(started)}"
+        folder.mkdir()
+        argv = [sys.executable, "-c", SCRIPT, str(tmp_path / "models"), str(folder), mode]
+        started.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
-def test_a_fetch_that_is_killed_midway_leaves_no_model_and_the_next_one_succeeds(tmp_path):
+def test_a_fetch_that_is_killed_midway_leaves_no_model_and_the_next_one_succeeds(start, tmp_path):
     """kill -9 during the conversion: nothing is listed, its lock is gone, its leftovers are swept up."""
     registry = Registry(tmp_path / "models")
-    with start(tmp_path, "stop") as killed:
-        assert killed.stdout.readline() == "midway\n"
-        killed.send_signal(signal.SIGKILL)
+    killed = start("stop")
+    assert killed.stdout.readline() == "midway\n"
+    killed.kill()
+    killed.wait()
     assert (registry.root / f".{TINY_NAME}.partial").is_dir()
     assert registry.list().models == ()
     assert registry.list().damaged == {}
 
-    with start(tmp_path, "go") as second:
-        assert second.communicate(timeout=60)[0] == "fetched\n"
+    assert start("go").communicate(timeout=60)[0] == "fetched\n"
 
     verify(registry.get(TINY_NAME), Silent())
     assert sorted(path.name for path in registry.root.iterdir()) == [".lock", TINY_NAME]
 
 
-def test_fetches_at_the_same_time_convert_once(tmp_path):
+def test_fetches_at_the_same_time_convert_once(start):
     """The others wait for the first and then find the model there."""
-    fetches = [start(tmp_path, "go", number) for number in range(3)]
+    fetches = [start("go") for _ in range(3)]
 
     said = sorted(process.communicate(timeout=120)[0] for process in fetches)
 
     assert said == ["fetched\n", "was there\n", "was there\n"]
 
 
-def test_a_command_that_waits_says_so(tmp_path):
+def test_a_command_that_waits_says_so(start, tmp_path):
     """Or a second `models fetch` looks hung."""
     registry = Registry(tmp_path / "models")
-    with start(tmp_path, "stop") as holder:
-        assert holder.stdout.readline() == "midway\n"
-        waits = []
-        with pytest.raises(TimeoutError), registry.locked(on_wait=lambda: waits.append(1) or _give_up()):
-            pass
-        holder.kill()
-    assert waits == [1]
+    assert start("stop").stdout.readline() == "midway\n"
+
+    with pytest.raises(TimeoutError), registry.locked(on_wait=_give_up):
+        pass
 
 
 def _give_up():

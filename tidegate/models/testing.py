@@ -16,7 +16,8 @@ from tidegate.models.fetch import PackagedModel
 
 HIDDEN, FEED_FORWARD, LAYERS, HEADS, KV_HEADS, CONTEXT = 64, 96, 2, 4, 2, 128
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-MERGES = ("Ġ t", "h e", "Ġt he", "i n", "e r")
+MERGES = ("Ġ t", "h e", "Ġt he", "i n", "e r", "1 2")
+"""The last one must never be made: SmolLM splits digits first."""
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
 TINY_NAME = "tiny-chat"
 MEMBER = "tiny_chat/tiny.Q4_1.gguf"
