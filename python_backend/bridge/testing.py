@@ -1,0 +1,103 @@
+"""A stand-in for Triton's `triton_python_backend_utils`: as much of it as the bridge uses, for tests."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+MODULE = "triton_python_backend_utils"
+FINAL = 1
+
+
+@dataclass
+class TritonError(Exception):
+    """Text and code as the bridge gave them."""
+
+    INVALID_ARG = "INVALID_ARG"
+    UNAVAILABLE = "UNAVAILABLE"
+    CANCELLED = "CANCELLED"
+    INTERNAL = "INTERNAL"
+
+    text: str
+    code: str = "INTERNAL"
+
+
+@dataclass
+class Tensor:
+    tensor_name: str
+    array: np.ndarray[Any, Any]
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        return self.array
+
+
+@dataclass
+class InferenceResponse:
+    output_tensors: list[Tensor]
+    error: TritonError | None = None
+
+    def outputs(self) -> dict[str, Any]:
+        """Name -> first element, bytes as text."""
+        values = {tensor.tensor_name: tensor.array.reshape(-1)[0] for tensor in self.output_tensors}
+        return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+
+
+@dataclass
+class FakeSender:
+    """Records what is sent. Refuses, as Triton does, to be used after the final flag."""
+
+    responses: list[InferenceResponse | None] = field(default_factory=list)
+    num_finals: int = 0
+    cancelled: bool = False
+
+    def send(self, response: InferenceResponse | None, flags: int = 0) -> None:
+        self._check_open()
+        self.responses.append(response)
+        self.num_finals += flags == FINAL
+
+    def is_cancelled(self) -> bool:
+        self._check_open()
+        return self.cancelled
+
+    def _check_open(self) -> None:
+        if self.num_finals:
+            raise RuntimeError("the response factory is gone: the real Triton would have crashed")
+
+
+@dataclass
+class FakeRequest:
+    """Inputs by name; an array, a value or a list of values."""
+
+    inputs: dict[str, Any]
+    parameters_json: str = ""
+    timeout_us: int = 0
+
+    def parameters(self) -> str:
+        return self.parameters_json
+
+    def timeout(self) -> int:
+        return self.timeout_us
+
+
+def get_input_tensor_by_name(request: FakeRequest, name: str) -> Tensor | None:
+    if name not in request.inputs:
+        return None
+    value = request.inputs[name]
+    if isinstance(value, np.ndarray):
+        return Tensor(name, value)
+    values = value if isinstance(value, list) else [value]
+    kind: Any = np.bool_ if isinstance(values[0], bool) else np.object_
+    return Tensor(name, np.array(values, dtype=kind))
+
+
+def install() -> None:
+    """Make `import triton_python_backend_utils` find this. For test processes only."""
+    module: Any = types.ModuleType(MODULE)
+    module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
+    for thing in (TritonError, Tensor, InferenceResponse, get_input_tensor_by_name):
+        setattr(module, thing.__name__, thing)
+    sys.modules.setdefault(MODULE, module)
