@@ -23,6 +23,7 @@ KEEP_ALIVE_S = 75
 """Longer than clients keep idle connections (httpx 5 s, load balancers 60 s), so that they close first."""
 
 LAST_WORDS_S = 1.0
+LISTEN_BACKLOG = 2048
 
 
 class _Server(uvicorn.Server):
@@ -80,11 +81,18 @@ def _serve(config: GatewayConfig) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    # asyncio switches Nagle off only where the protocol is named; else every first chunk waits 40 ms for an ACK
+    # (test_the_first_text_does_not_wait_for_an_ack). socket.create_server leaves it unnamed.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(LISTEN_BACKLOG)
     except OSError as exc:
+        listener.close()
         raise ConfigError(f"can't listen on {host}:{port}: {exc.strerror or exc}") from exc
+    return listener
 
 
 if __name__ == "__main__":

@@ -47,8 +47,9 @@ class Script:
     """An error message on the stream, after the pieces."""
     code: grpc.StatusCode | None = None
     """The stream ends with this status instead, after the pieces."""
-    ending: Literal["with-last", "alone", "none", "no-reason"] = "with-last"
-    """The final flag: on the last piece, on a response of its own, never (a cut stream), without a reason."""
+    ending: Literal["with-last", "alone", "cut", "no-flag", "no-reason"] = "with-last"
+    """The final flag: on the last piece, on a response of its own; or the stream ends in the middle, after the
+    reason but without the flag, with the flag but without a reason."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,12 @@ class FakeTriton:
         for index, piece in enumerate(script.pieces):
             await asyncio.sleep(script.delay_s)
             is_last = index == len(script.pieces) - 1
-            has_reason = is_last and script.ending != "no-reason" and not script.error and script.code is None
+            is_whole = script.ending not in ("cut", "no-reason") and not script.error and script.code is None
+            has_reason = is_last and is_whole
             yield _text_response(
                 request,
                 piece,
-                script.finish_reason if has_reason and script.ending != "none" else "null",
+                script.finish_reason if has_reason else "null",
                 is_final=has_reason and script.ending == "with-last",
             )
         if script.code is not None:
@@ -137,7 +139,7 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
             async for request in requests:
                 async for response in self._fake.generate(request, context):
                     yield response
-                if self._fake.script.ending == "none":
+                if self._fake.script.ending in ("cut", "no-flag"):
                     return
         except asyncio.CancelledError:
             self._fake.num_cancelled += 1
@@ -240,9 +242,10 @@ class RunningGateway:
             self.process.send_signal(signal.SIGTERM)
         return await self.process.wait()
 
-    def access_lines(self) -> list[dict[str, Any]]:
-        lines = self.log_path.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+    def access_lines_of(self, request_id: str) -> list[dict[str, Any]]:
+        """The access log's lines of one request id so far. A line comes after its answer's last byte."""
+        lines = [json.loads(line) for line in self.log_path.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["request_id"] == request_id]
 
 
 @asynccontextmanager

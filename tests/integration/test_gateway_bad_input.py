@@ -148,7 +148,11 @@ async def test_the_log_has_one_line_a_request_and_no_content(
     body = chat(messages=[{"role": "user", "content": private}])
     await http.post("/v1/chat/completions", json=body, headers=headers)
     await http.post("/v1/chat/completions", json=body | {"top_p": 7}, headers=headers)
-    done, refused = (line for line in gateway.access_lines() if line["request_id"] == "logged-1")
+    async with asyncio.timeout(5):
+        # The line is written after the answer's last byte.
+        while len(lines := gateway.access_lines_of("logged-1")) < 2:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.01)
+    done, refused = lines
     assert (done["status"], done["model"], done["output_tokens"]) == (200, "chat", 2)
     assert done["prompt_tokens"] == len("_user\n") + len(private) + len("_\n_assistant\n")
     assert (refused["status"], refused["error"]) == (400, "invalid_value")
