@@ -1,4 +1,4 @@
-"""One file per headline figure, run by `tidegate bench NAME`: `run(quick, progress)` hands back `Report.to_dict()`."""
+"""One file per headline figure, run by `tidegate bench NAME`: `run(quick, progress)` -> `Report.to_dict()`."""
 
 from __future__ import annotations
 

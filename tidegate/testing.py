@@ -1,4 +1,4 @@
-"""A whole stack for tests and benchmarks: `tidegate up` as a process on free ports, in a run directory of its own."""
+"""A whole stack for tests and benchmarks: `tidegate up` as a process, on free ports, in its own run directory."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def running_stack(*options: str, timeout_s: float = 180.0) -> Iterator[RunningSt
         *options,
     ]
     with log_path.open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"COLUMNS": "200"})
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"COLUMNS": "200"}
+        )
     try:
         yield RunningStack(_wait_ready(process, run_dir, log_path, timeout_s), process, log_path)
     finally:
@@ -81,7 +83,9 @@ def _wait_ready(process: subprocess.Popen[bytes], run_dir: Path, log_path: Path,
             break
         time.sleep(0.05)
     tail = log_path.read_text(errors="replace")[-3000:]
-    raise StackDidNotStart(f"exit code {process.poll()} (None: still starting after {timeout_s:.0f} s)\n{tail}")
+    raise StackDidNotStart(
+        f"exit code {process.poll()} (None: still starting after {timeout_s:.0f} s)\n{tail}"
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -81,7 +81,10 @@ def test_a_beginning_that_is_no_stop_string_is_sent_late_not_lost(pieces, stops)
     assert "".join(sent) == "".join(pieces)
 
 
-@given(st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=8), st.text("ab", min_size=1, max_size=4))
+@given(
+    st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=8),
+    st.text("ab", min_size=1, max_size=4),
+)
 def test_however_a_text_is_cut_the_stop_filter_sends_the_same(pieces, stop):
     """The same text in one piece gives the reference."""
     text = "".join(pieces)
