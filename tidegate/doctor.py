@@ -243,14 +243,12 @@ def _port_of(address: str) -> int:
 def check_stack(
     run_dir: Path, stack: Stack | None, process_exists: Callable[[int], bool] | None = None
 ) -> Check:
-    import psutil
-
     if stack is None:
         usable = run_dir if run_dir.exists() else run_dir.parent
         if not os.access(usable, os.W_OK):
             return Check("stack", "fail", f"{usable} can't be written", "name another folder with --run-dir")
         return Check("stack", "ok", f"none runs in {run_dir}; `tidegate up` starts one")
-    exists = process_exists or psutil.pid_exists
+    exists = process_exists or is_alive
     if gone := [f"{name} (pid {pid})" for name, pid in stack.pids.items() if not exists(pid)]:
         return Check(
             "stack", "fail", f"{', '.join(gone)} is gone", f"stop pid {stack.pid}, then `tidegate up`"
@@ -258,3 +256,10 @@ def check_stack(
     return Check(
         "stack", "ok", f"runs in {run_dir} (pid {stack.pid}) with {', '.join(m.name for m in stack.models)}"
     )
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is not: it waits for its parent to notice."""
+    from tidegate.status import process_state
+
+    return process_state("", pid).is_alive

@@ -33,9 +33,9 @@ def chat(
             "--temperature",
             min=0.0,
             max=2.0,
-            help="0: always the likeliest token. The default is what SmolLM2's authors advise.",
+            help="0 (the default): always the likeliest token; higher: more variety.",
         ),
-    ] = 0.2,
+    ] = 0.0,
     max_tokens: Annotated[
         int | None,
         typer.Option("--max-tokens", min=1, help="Per answer; default: what the context has room for."),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tidegate.commands.options import JsonOption, RunDirOption
+from tidegate.commands.options import JsonOption, RunDirOption, readable_environ
 from tidegate.commands.running import find_stack
 from tidegate.console import out, print_json
 
@@ -25,7 +25,7 @@ def doctor(run_dir: RunDirOption = None, as_json: JsonOption = False) -> None:
     from tidegate.doctor import diagnose, is_healthy
     from tidegate.settings import Settings
 
-    settings = Settings.resolve(os.environ, run_dir=run_dir)
+    settings = Settings.resolve(readable_environ(os.environ), run_dir=run_dir)
     checks = diagnose(settings, os.environ, find_stack(settings.run_dir))
     healthy = is_healthy(checks)
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -38,3 +39,11 @@ def parse_counts(option: str, texts: list[str]) -> dict[str, int]:
             raise BadOption(f"{option} = {text!r}, must read like chat=2")
         counts[name] = int(number)
     return counts
+
+
+def readable_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """TIDEGATE_POOL_BYTES may be written as the option may, 2GiB; Settings reads bytes. Raises BadOption."""
+    env = dict(environ)
+    if size := env.get("TIDEGATE_POOL_BYTES"):
+        env["TIDEGATE_POOL_BYTES"] = str(parse_size("TIDEGATE_POOL_BYTES", size))
+    return env

@@ -88,13 +88,12 @@ def _model_table(found: StackStatus) -> Table:
                 str(ours["num_instances"]) if ours else "-",
                 str(ours["num_spares"]) if ours else "-",
                 size_text(ours["weights_bytes"]) if ours else "-",
-                str(ours["max_context_tokens"] or "-") if ours else "-",
                 str(theirs.num_inferences) if theirs else "-",
                 str(theirs.num_failed) if theirs else "-",
             )
         )
-    titles = ("MODEL", "KIND", "TRITON", "INSTANCES", "SPARES", "WEIGHTS", "CONTEXT", "REQUESTS", "FAILED")
-    return _table(titles, rows, right=range(3, 9))
+    titles = ("MODEL", "KIND", "TRITON", "INSTANCES", "SPARES", "WEIGHTS", "REQUESTS", "FAILED")
+    return _table(titles, rows, right=range(3, 8))
 
 
 def _instance_table(instances: Sequence[dict[str, Any]]) -> Table:
@@ -112,7 +111,7 @@ def _instance_table(instances: Sequence[dict[str, Any]]) -> Table:
         )
         for each in sorted(instances, key=lambda each: (each["model"], each["attached_unix_ms"]))
     ]
-    titles = ("INSTANCE", "STATE", "IN FLIGHT", "RUNNING", "WAITING", "LANDED", "WORKER", "STUB", "RESTARTS")
+    titles = ("INSTANCE", "STATE", "IN FLIGHT", "RUN", "WAIT", "LANDED", "WORKER", "STUB", "RESTARTS")
     return _table(titles, rows, right=range(2, 9))
 
 
@@ -130,9 +129,9 @@ def _pool_line(pool: dict[str, int]) -> Text:
     line = Text("KV pool ")
     line.append("█" * filled, style="green").append("░" * (_BAR_CELLS - filled), style="dim")
     line.append(f" {size_text(leased)} of {size_text(total)} leased")
-    line.append(f", high water {size_text(pool['high_water_bytes'])}")
-    line.append(f", largest free {size_text(pool['largest_free_bytes'])}")
-    line.append(f"\nweights {size_text(pool['weights_bytes'])}, once, shared by all workers")
+    line.append(f"\nhigh water {size_text(pool['high_water_bytes'])}")
+    line.append(f", largest free piece {size_text(pool['largest_free_bytes'])}")
+    line.append(f"\nweights {size_text(pool['weights_bytes'])}, loaded once, shared by all workers")
     return line
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.commands.options import RunDirOption, parse_counts, parse_size
+from tidegate.commands.options import RunDirOption, parse_counts, parse_size, readable_environ
 
 _PORTS = "Ports and addresses"
 _RESOURCES = "Memory and processors"
@@ -100,7 +100,7 @@ def up(
     from tidegate.up import run_up
 
     settings = Settings.resolve(
-        _readable(os.environ),
+        readable_environ(os.environ),
         run_dir=run_dir,
         host=host,
         gateway_port=gateway_port,
@@ -117,11 +117,3 @@ def up(
         stop_timeout_s=stop_timeout_s,
     )
     raise typer.Exit(run_up(settings, as_json=as_json))
-
-
-def _readable(environ: os._Environ[str]) -> dict[str, str]:
-    """TIDEGATE_POOL_BYTES may be written as the option may: 2GiB."""
-    env = dict(environ)
-    if size := env.get("TIDEGATE_POOL_BYTES"):
-        env["TIDEGATE_POOL_BYTES"] = str(parse_size("TIDEGATE_POOL_BYTES", size))
-    return env

@@ -15,6 +15,7 @@ from tidegate.commands import scale as scale_command
 from tidegate.commands.errors import BadOption
 from tidegate.commands.options import parse_counts, parse_size
 from tidegate.console import count_text, size_text
+from tidegate.doctor import Check
 from tidegate.launch_errors import PortTaken
 from tidegate.models.testing import write_hf_folder
 
@@ -266,6 +267,28 @@ def test_up_prefers_the_command_line_over_the_environment(monkeypatch):
     settings, as_json = seen[0]
     assert (settings.pool_bytes, settings.gateway_port, settings.num_cpus) == (GIB, 9200, 2)
     assert (settings.models, settings.spares, as_json) == (("chat",), {"chat": 3}, True)
+
+
+def test_doctor_judges_the_settings_that_up_would_use(monkeypatch, capsys):
+    """Sizes in the environment included; exit code 1 when something fails."""
+    seen = []
+
+    def diagnose(settings, environ, stack):
+        seen.append(settings)
+        return [Check("memory", "fail", "too little", "buy more"), Check("ports", "ok", "free")]
+
+    monkeypatch.setattr("tidegate.doctor.diagnose", diagnose)
+    monkeypatch.setenv("TIDEGATE_POOL_BYTES", "1GiB")
+
+    assert cli.run(["doctor"]) == 1
+    assert seen[0].pool_bytes == GIB
+    printed = capsys.readouterr().out
+    assert "too little" in printed
+    assert "-> buy more" in printed
+    assert "1 to mend before" in printed
+
+    cli.run(["doctor", "--json"])
+    assert json.loads(capsys.readouterr().out)["healthy"] is False
 
 
 def test_ups_exit_code_is_the_commands(monkeypatch, capsys):
