@@ -1,7 +1,7 @@
 """The gateway's only way to Triton: raw KServe v2 messages over a few grpc.aio channels.
 
 One bidirectional stream per generate request, so that cancelling the stream cancels that request. Unary calls
-carry no deadline and are never cancelled: Triton 2.51 can crash on both (ARCHITECTURE.md, fact 7); who stops
+carry no deadline and are never cancelled: Triton 2.51 can crash on both (ARCHITECTURE.md, fact 12); who stops
 waiting leaves the call running.
 """
 
@@ -74,7 +74,7 @@ class TritonClient:
         ]
         stubs = [service_pb2_grpc.GRPCInferenceServiceStub(channel) for channel in self._channels]
         self._stubs = itertools.cycle(stubs)
-        self._unary_calls: set[asyncio.Future[Any]] = set()
+        self._kept_calls: set[asyncio.Future[Any]] = set()
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateReply]:
         """Yields replies until the final one. Raises GatewayError; a stream that ends early is UpstreamFailed.
@@ -83,6 +83,7 @@ class TritonClient:
         """
         deadline = _on_loop_clock(call.deadline_unix_s)
         stream = next(self._stubs).ModelStreamInfer()
+        is_answered = False
         try:
             await stream.write(_generate_request(call))
             is_final = False
@@ -96,14 +97,19 @@ class TritonClient:
                 response = message.infer_response
                 is_final = response.parameters["triton_final_response"].bool_param
                 if response.outputs:
-                    yield _generate_reply(response)
-            await _end(stream)
+                    reply = _generate_reply(response)
+                    is_answered = reply.finish_reason is not None
+                    yield reply
         except grpc.aio.AioRpcError as exc:
             raise from_triton(exc.details() or "", exc.code()) from exc
         except TimeoutError as exc:
             raise DeadlineExceeded("the request's time ran out") from exc
         finally:
-            stream.cancel()
+            if is_answered:
+                # Triton never releases a stream whose cancel meets its final response (ARCHITECTURE.md, fact 11).
+                self._keep(asyncio.ensure_future(_end(stream)))
+            else:
+                stream.cancel()
 
     async def embed(
         self, model: str, request_id: str, texts: Sequence[str], deadline_unix_s: float | None = None
@@ -123,9 +129,9 @@ class TritonClient:
         return await self._says_yes(next(self._stubs).ModelReady(request), timeout_s)
 
     async def close(self) -> None:
-        """Waits a little for unary calls that nobody awaits any more."""
-        if self._unary_calls:
-            await asyncio.wait(self._unary_calls, timeout=CLOSE_WAIT_S)
+        """Waits a little for calls that nobody awaits any more."""
+        if self._kept_calls:
+            await asyncio.wait(self._kept_calls, timeout=CLOSE_WAIT_S)
         for channel in self._channels:
             await channel.close()
 
@@ -139,8 +145,7 @@ class TritonClient:
 
     async def _unary(self, call: Awaitable[_T], deadline: float | None) -> _T:
         running = asyncio.ensure_future(_awaited(call))
-        self._unary_calls.add(running)
-        running.add_done_callback(self._forget)
+        self._keep(running)
         try:
             async with asyncio.timeout_at(deadline):
                 return await asyncio.shield(running)
@@ -149,8 +154,13 @@ class TritonClient:
         except TimeoutError as exc:
             raise DeadlineExceeded("the request's time ran out") from exc
 
+    def _keep(self, call: asyncio.Future[Any]) -> None:
+        """What must run to its end even if nobody waits for it any more."""
+        self._kept_calls.add(call)
+        call.add_done_callback(self._forget)
+
     def _forget(self, call: asyncio.Future[Any]) -> None:
-        self._unary_calls.discard(call)
+        self._kept_calls.discard(call)
         if not call.cancelled():
             call.exception()  # fetched, so that asyncio does not complain about calls nobody waits for
 
@@ -160,7 +170,8 @@ async def _end(stream: Any) -> None:
     with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
         async with asyncio.timeout(END_WAIT_S):
             await stream.done_writing()
-            await stream.read()
+            while await stream.read() is not grpc.aio.EOF:
+                pass
 
 
 async def _awaited(call: Awaitable[_T]) -> _T:

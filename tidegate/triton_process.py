@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,13 @@ USUAL_ERRORS = ("CudaDriverHelper has not been initialized",)
 RELOAD_TIMEOUT_S = 60.0
 UNLOAD_POLL_S = 0.05
 
+IDLE_BEFORE_KILL_S = 4.0
+"""At a stop: instances without work for so long, and Triton that is still there, waits for what can't end."""
+IDLE_POLL_S = 0.25
+
 Say = Callable[[str], None]
+InFlight = Callable[[], Awaitable[int | None]]
+"""Requests that the instances have in flight; None when nobody can tell."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +179,18 @@ class TritonServer:
         finally:
             await client.close()
 
+    async def _kill_when_idle(self, num_in_flight: InFlight) -> None:
+        """A stream cancelled at its very last response is never released by this Triton, which then waits its whole
+        exit time-out for nothing. When the instances have had nothing in flight for a while, it need not."""
+        idle_since_s = time.monotonic()
+        while time.monotonic() - idle_since_s < IDLE_BEFORE_KILL_S:
+            await asyncio.sleep(IDLE_POLL_S)
+            if await num_in_flight() != 0:
+                idle_since_s = time.monotonic()
+        if self.child.exit_code is None:
+            self._say(f"{NAME} waits for streams that their clients cancelled as they ended; killing it")
+            processes.kill_group(self.child)
+
     async def _unloaded(self, client: TritonClient, model: str) -> None:
         """Raises ProcessFailed when that never ends: a stream that its dead stub has not ended stays open, silent,
         and keeps the model UNLOADING. Only the server's end ends it."""
@@ -183,19 +201,22 @@ class TritonServer:
                 return
             if time.monotonic() > deadline_s:
                 raise ProcessFailed(
-                    f"a stub of {model} died with streams open, and Triton could not unload the model within "
-                    f"{self._settings.stop_timeout_s:.0f} s; killing it so that they end; start the stack again"
+                    f"a stub of {model} died, and Triton could not unload the model within "
+                    f"{self._settings.stop_timeout_s:.0f} s: it waits for streams that were open, or cancelled as "
+                    "they ended; killing it so that they end; start the stack again"
                 )
             await asyncio.sleep(UNLOAD_POLL_S)
 
-    async def stop(self) -> None:
+    async def stop(self, num_in_flight: InFlight) -> None:
         """Requests in flight finish first. Afterwards no stub and no region of its is left."""
         for task in self._reloads.values():
             task.cancel()
         self._book.look()
+        killing = asyncio.create_task(self._kill_when_idle(num_in_flight))
         # Triton's own exit time-out comes first: past it, it says what it waited for.
         if not await processes.stop(self.child, self._settings.stop_timeout_s + 5):
             self._say(f"{NAME} did not stop within {self._settings.stop_timeout_s:.0f} s and was killed")
+        killing.cancel()
         # Its stubs end with it after a clean stop, so there is nothing to say of them then.
         for line in stubs.clear_record(self._paths.stub_record):
             self._say(line)

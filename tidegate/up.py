@@ -16,6 +16,8 @@ from pathlib import Path
 import msgspec
 
 from contracts.stack import STACK_NAME, Stack, write_whole
+from scaler.errors import ScaleError
+from scaler.node_client import NodeClient
 from tidegate import ports, processes, repository, run_dir, triton_install
 from tidegate.launch_errors import LaunchError, ProcessFailed
 from tidegate.processes import Child
@@ -214,6 +216,17 @@ class Launcher:
                 self._triton.watch()
             await asyncio.sleep(WATCH_S)
 
+    async def _num_in_flight(self) -> int | None:
+        if self._node is None or self._node.exit_code is not None:
+            return None
+        client = NodeClient(str(self._settings.run_dir / "control.sock"))
+        try:
+            return sum(instance.in_flight for instance in (await client.status()).instances)
+        except ScaleError:
+            return None
+        finally:
+            await client.close()
+
     def kill(self) -> None:
         """Don't wait for anything in flight. `stop` still has to clear up."""
         for child in self._children():
@@ -226,6 +239,6 @@ class Launcher:
         if self._gateway and not await processes.stop(self._gateway, timeout_s):
             self._say(f"gateway did not stop within {timeout_s:.0f} s and was killed")
         if self._triton:
-            await self._triton.stop()
+            await self._triton.stop(self._num_in_flight)
         if self._node and not await processes.stop(self._node, timeout_s):
             self._say(f"node did not stop within {timeout_s:.0f} s and was killed")

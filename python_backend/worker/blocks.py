@@ -63,10 +63,12 @@ class BlockPool:
         return True
 
     def ensure_free(self, num_blocks: int) -> bool:
-        """Have `num_blocks` free here, leasing more if needed."""
+        """Have `num_blocks` free here, leasing more if needed. False: what was leased in vain went back."""
+        num_extents = len(self._extents)
         while len(self._free) < num_blocks:
             missing = num_blocks - len(self._free)
             if not self._lease(max(missing, self._extent_blocks)) and not self._lease_piecewise(missing):
+                self._give_back(self._extents[num_extents:])
                 return False
         return True
 
@@ -97,13 +99,15 @@ class BlockPool:
     def give_back_unused(self) -> None:
         """Return the extents in which no block is used."""
         free = set(self._free)
-        idle = [extent for extent in self._extents if free.issuperset(extent)]
-        for extent in idle:
+        self._give_back([extent for extent in self._extents if free.issuperset(extent)])
+
+    def _give_back(self, extents: list[range]) -> None:
+        """Return extents of which every block is free."""
+        gone = {block for extent in extents for block in extent}
+        self._free = [block for block in self._free if block not in gone]
+        for extent in extents:
             self._extents.remove(extent)
-            free.difference_update(extent)
             self._lessor.release(extent)
-        if idle:
-            self._free = [block for block in self._free if block in free]
 
     def check(self, sequences: list[Sequence]) -> None:
         """Conservation: free + used by `sequences` == leased, nothing twice. Raises AssertionError."""

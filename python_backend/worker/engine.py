@@ -177,7 +177,12 @@ class Engine:
         sampled = [entry.sequence for entry in batch if entry.samples]
         tokens = self._sampler.sample(logits, [(s.request_id, s.sampling) for s in sampled])
         self.num_tokens_out += len(tokens)
-        return [self._advance(sequence, token) for sequence, token in zip(sampled, tokens, strict=True)]
+        return [
+            self._fail(sequence.request_id, "INTERNAL", "the model's output is not finite")
+            if token is None
+            else self._advance(sequence, token)
+            for sequence, token in zip(sampled, tokens, strict=True)
+        ]
 
     def _advance(self, sequence: Sequence, token: int) -> Delta:
         """Append one token and say what of it can be sent."""

@@ -210,6 +210,26 @@ def test_a_sequence_that_outgrows_the_whole_pool_ends_with_the_numbers():
     assert pool.num_used == 0
 
 
+def test_a_request_whose_logits_are_not_finite_fails_alone():
+    """NaN for the one, the other's text is whole."""
+    engine, runner, pool = engine_of()
+    engine.add(1, "a", GREEDY)
+    engine.add(2, "k", GREEDY)
+    plain_run = runner.run
+
+    def run_with_nan(batch):
+        logits = plain_run(batch)
+        logits[[entry.sequence.request_id for entry in batch if entry.samples].index(1)] = float("nan")
+        return logits
+
+    runner.run = run_with_nan
+    deltas = engine.step(0.0)
+    runner.run = plain_run
+    assert [delta.error_code for delta in deltas] == ["INTERNAL", None]
+    assert text_of(deltas + run_to_end(engine)[2]) == "lmno"
+    assert pool.num_used == 0
+
+
 def test_every_accepted_request_gets_exactly_one_last_delta():
     """Finished, stopped, cancelled, expired and preempted ones alike."""
     engine, _, _ = engine_of(total_blocks=8)

@@ -19,6 +19,22 @@ def test_temperature_zero_takes_the_most_likely():
     assert set(draw(SamplingParams(temperature=0.0))) == {0}
 
 
+def test_a_tiny_temperature_is_greedy_and_no_overflow():
+    """1e-300 is 0 in float32; 1e-38 overflows the division. Both killed the worker once."""
+    for temperature in (1e-300, 1e-40, 1e-38, 1e-6, 2e-5):
+        assert draw(SamplingParams(temperature=temperature, top_k=3, top_p=0.9), 3) == [0, 0, 0]
+
+
+def test_logits_that_are_not_finite_fail_their_own_row_only():
+    """Greedy and drawn alike."""
+    sampler = Sampler()
+    sampler.add(2, SamplingParams(seed=1))
+    logits = torch.stack((LOGITS, LOGITS * float("nan"), LOGITS * float("nan")))
+    greedy = SamplingParams(temperature=0.0)
+
+    assert sampler.sample(logits, [(1, greedy), (2, SamplingParams(seed=1)), (3, greedy)]) == [0, None, None]
+
+
 def test_a_seed_repeats_the_draw_and_another_seed_does_not():
     """The whole sequence of draws is the seed's."""
     params = SamplingParams(seed=7)
