@@ -117,10 +117,10 @@ def _additions(stack: Stack, tries: int, progress: Progress, label: str) -> Addi
         for wanted in range(2, MAX_INSTANCES + 1):
             progress(f"{label}: addition {len(seen.ready_ms) + 1} of {tries}")
             _wait_for_spares(stack)
-            before = _pss_of_attached(stack)
+            before = _pss_of_workers(stack)
             asyncio.run(_add_and_ask(stack, wanted, seen))
-            time.sleep(0.2)
-            seen.pss_growth_bytes.append(_pss_of_attached(stack) - before)
+            _wait_for_spares(stack)
+            seen.pss_growth_bytes.append(_pss_of_workers(stack) - before)
         asyncio.run(_scale(stack, 1, Additions()))
     return seen
 
@@ -147,8 +147,8 @@ def _wait_for_spares(stack: Stack) -> None:
     time.sleep(SETTLE_S)
 
 
-def _pss_of_attached(stack: Stack) -> int:
-    """Sum over the model's workers, spares included: a spare that becomes an instance adds only what it touches."""
+def _pss_of_workers(stack: Stack) -> int:
+    """Sum over the model's workers. Taken with all spares warm, so that an addition shows as one worker more."""
     workers = [worker for worker in node_status(stack.node_socket).workers if worker.model == "chat"]
     return sum(pss_bytes(worker.pid) for worker in workers)
 
