@@ -15,9 +15,10 @@ help:  ## show this list
 
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 with venv is needed; set PYTHON=/path/to/python"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install -qq --disable-pip-version-check --upgrade 'pip>=24'
-	$(VENV)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[$(EXTRAS)]'
+	@echo "installing into $(VENV) (about 1.6 GB, a minute or two) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/pip install -qq --disable-pip-version-check --upgrade 'pip>=24'
+	@$(VENV)/bin/pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) -e '.[$(EXTRAS)]'
 	@touch $@
 
 venv: $(VENV)/.installed  ## make .venv with everything installed; starts nothing

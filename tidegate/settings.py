@@ -17,6 +17,9 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 ENV_PREFIX = "TIDEGATE_"
 
 
+DEFAULT_SPARES: Mapping[str, int] = {"chat": 2, "embed": 1}
+
+
 @dataclass(frozen=True)
 class Settings:
     """One `tidegate up`. Ports bind to `host`, which is loopback unless told."""
@@ -35,7 +38,7 @@ class Settings:
     """CPU threads shared by all workers; 0: as many as this process may use."""
     models: tuple[str, ...] = ("chat", "embed")
     """Entries of the repository, or names of registered models (they get an entry of their kind)."""
-    spares: Mapping[str, int] = field(default_factory=lambda: {"chat": 2, "embed": 1})
+    spares: Mapping[str, int] = field(default_factory=lambda: DEFAULT_SPARES)
     """Warm workers that stand by, per served model: a scale-out of so many instances does not wait."""
     with_node: bool = True
     """False: Triton alone, for models that need no worker."""
@@ -54,6 +57,10 @@ class Settings:
         check_range("num_cpus", self.num_cpus, 0, 4096)
         for model, num in self.spares.items():
             check_range(f"spares[{model}]", num, 0, 64)
+            if model not in self.models and model not in DEFAULT_SPARES:
+                raise SettingsInvalid(
+                    f"spares: {model!r} is not among the models served: {', '.join(self.models)}"
+                )
         for name in ("start_timeout_s", "stop_timeout_s"):
             check_range(name, getattr(self, name), 1, 86400)
         self._check_ports_differ()

@@ -24,6 +24,8 @@ from tidegate.processes import Child
 from tidegate.settings import Settings
 from tidegate.triton_process import TritonPaths, TritonServer
 
+LAST_WORDS_S = 5.0
+"""The gateway's time past its own grace, to end what is still open with an error."""
 WATCH_S = 0.25
 """Between two looks at the processes; a dead stub is known after two to three of them."""
 
@@ -70,7 +72,9 @@ async def _serve(settings: Settings, as_json: bool) -> int:
         work.cancel()
         stopped.cancel()
         await asyncio.wait({work, stopped})
-        say("stopping")
+        say(
+            f"stopping; requests in flight have {settings.stop_timeout_s:.0f} s to finish, a second signal kills"
+        )
         await launcher.stop()
     return 1
 
@@ -176,6 +180,7 @@ class Launcher:
             "port": self._settings.gateway_port,
             "triton_grpc": self._address(self._settings.triton_grpc_port),
             "models": models.served,
+            "drain_grace_s": max(1, int(self._settings.stop_timeout_s)),
         }
 
     def _address(self, port: int) -> str:
@@ -236,7 +241,8 @@ class Launcher:
         """In reverse order, each drained; nothing of them is left afterwards. Harmless when nothing runs."""
         self._stack_path.unlink(missing_ok=True)
         timeout_s = self._settings.stop_timeout_s
-        if self._gateway and not await processes.stop(self._gateway, timeout_s):
+        # Past its grace the gateway tells the streams that are left that they are cut: it needs a moment for that.
+        if self._gateway and not await processes.stop(self._gateway, timeout_s + LAST_WORDS_S):
             self._say(f"gateway did not stop within {timeout_s:.0f} s and was killed")
         if self._triton:
             await self._triton.stop(self._num_in_flight)

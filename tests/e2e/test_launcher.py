@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 
 from benchmarks.clients import TritonLoad, generate_request
@@ -250,3 +251,25 @@ def test_streams_cancelled_as_they_end_do_not_delay_a_stop():
         started_s = time.monotonic()
         assert running.stop() == 0
         assert time.monotonic() - started_s < 20
+
+
+def test_a_stream_longer_than_the_stop_allows_ends_with_an_error_event():
+    """Cut without a word it would look like an answer."""
+    model_folder(CHAT)
+    body = {
+        "model": "chat",
+        "stream": True,
+        "max_tokens": 2000,
+        "ignore_eos": True,
+        "messages": [{"role": "user", "content": "Tell me a very long story."}],
+    }
+    with running_stack("--model", "chat", "--stop-timeout-s", "2") as running:
+        url = f"http://{running.stack.gateway_http}/v1/chat/completions"
+        with httpx.stream("POST", url, json=body, timeout=60) as response:
+            lines = response.iter_lines()
+            next(lines)
+            running.process.send_signal(signal.SIGTERM)
+            rest = "".join(lines)
+        assert running.process.wait(30) == 0
+    assert '"error"' in rest
+    assert "[DONE]" not in rest

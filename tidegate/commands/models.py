@@ -158,7 +158,7 @@ def _print_table(models: tuple[ModelManifest, ...]) -> None:
         table.add_column(title, no_wrap=True)
     table.add_column("PARAMETERS", justify="right", no_wrap=True)
     table.add_column("SIZE", justify="right", no_wrap=True)
-    table.add_column("SOURCE", overflow="fold")
+    table.add_column("SOURCE", no_wrap=True, overflow="ellipsis")
     for manifest in models:
         table.add_row(
             manifest.name,

@@ -52,7 +52,8 @@ def _print(found: StackStatus) -> None:
         console.print(_model_table(found))
     if found.node is not None:
         console.print()
-        console.print(_instance_table(found.node["instances"]))
+        by_age = sorted(found.node["instances"], key=lambda each: (each["model"], each["attached_unix_ms"]))
+        console.print(_instance_table(by_age))
         console.print()
         console.print(_pool_line(found.node["pool"]))
 
