@@ -98,8 +98,9 @@ class _Decoder:
 
         from contracts.sampling import SamplingParams
         from python_backend.worker.blocks import BlockPool
-        from python_backend.worker.decoder import DecoderRunner, KVLayout, view_arena
+        from python_backend.worker.decoder import DecoderRunner
         from python_backend.worker.engine import Engine, EngineConfig
+        from python_backend.worker.kv import KVLayout, view_arena
 
         num_blocks = 1500
         layout = KVLayout.of(self._ours)

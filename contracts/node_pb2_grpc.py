@@ -56,6 +56,26 @@ class NodeStub:
                 request_serializer=contracts_dot_node__pb2.ResumeRequest.SerializeToString,
                 response_deserializer=contracts_dot_node__pb2.InstanceStatus.FromString,
                 _registered_method=True)
+        self.ServeModel = channel.unary_unary(
+                '/tidegate.node.v1.Node/ServeModel',
+                request_serializer=contracts_dot_node__pb2.ServeModelRequest.SerializeToString,
+                response_deserializer=contracts_dot_node__pb2.ModelStatus.FromString,
+                _registered_method=True)
+        self.DropModel = channel.unary_unary(
+                '/tidegate.node.v1.Node/DropModel',
+                request_serializer=contracts_dot_node__pb2.DropModelRequest.SerializeToString,
+                response_deserializer=contracts_dot_node__pb2.DropModelResponse.FromString,
+                _registered_method=True)
+        self.EvictWeights = channel.unary_unary(
+                '/tidegate.node.v1.Node/EvictWeights',
+                request_serializer=contracts_dot_node__pb2.EvictWeightsRequest.SerializeToString,
+                response_deserializer=contracts_dot_node__pb2.WeightsStatus.FromString,
+                _registered_method=True)
+        self.PinWeights = channel.unary_unary(
+                '/tidegate.node.v1.Node/PinWeights',
+                request_serializer=contracts_dot_node__pb2.PinWeightsRequest.SerializeToString,
+                response_deserializer=contracts_dot_node__pb2.WeightsStatus.FromString,
+                _registered_method=True)
 
 
 class NodeServicer:
@@ -93,6 +113,35 @@ class NodeServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ServeModel(self, request, context):
+        """Load the weights (evicting the longest-unused unpinned sets if there is no room), bind, warm the spares.
+        Idempotent for an equal request. ALREADY_EXISTS: another model serves under that name.
+        RESOURCE_EXHAUSTED: no room, with the numbers. INVALID_ARGUMENT: the folder cannot be served.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DropModel(self, request, context):
+        """Stop its spares and forget it; its weights stay resident. FAILED_PRECONDITION: instances are attached.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EvictWeights(self, request, context):
+        """Close a weight set. FAILED_PRECONDITION: pinned, or a model on this node is bound to it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PinWeights(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NodeServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -115,6 +164,26 @@ def add_NodeServicer_to_server(servicer, server):
                     servicer.Resume,
                     request_deserializer=contracts_dot_node__pb2.ResumeRequest.FromString,
                     response_serializer=contracts_dot_node__pb2.InstanceStatus.SerializeToString,
+            ),
+            'ServeModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.ServeModel,
+                    request_deserializer=contracts_dot_node__pb2.ServeModelRequest.FromString,
+                    response_serializer=contracts_dot_node__pb2.ModelStatus.SerializeToString,
+            ),
+            'DropModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropModel,
+                    request_deserializer=contracts_dot_node__pb2.DropModelRequest.FromString,
+                    response_serializer=contracts_dot_node__pb2.DropModelResponse.SerializeToString,
+            ),
+            'EvictWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.EvictWeights,
+                    request_deserializer=contracts_dot_node__pb2.EvictWeightsRequest.FromString,
+                    response_serializer=contracts_dot_node__pb2.WeightsStatus.SerializeToString,
+            ),
+            'PinWeights': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinWeights,
+                    request_deserializer=contracts_dot_node__pb2.PinWeightsRequest.FromString,
+                    response_serializer=contracts_dot_node__pb2.WeightsStatus.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -227,6 +296,114 @@ class Node:
             '/tidegate.node.v1.Node/Resume',
             contracts_dot_node__pb2.ResumeRequest.SerializeToString,
             contracts_dot_node__pb2.InstanceStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ServeModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidegate.node.v1.Node/ServeModel',
+            contracts_dot_node__pb2.ServeModelRequest.SerializeToString,
+            contracts_dot_node__pb2.ModelStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidegate.node.v1.Node/DropModel',
+            contracts_dot_node__pb2.DropModelRequest.SerializeToString,
+            contracts_dot_node__pb2.DropModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EvictWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidegate.node.v1.Node/EvictWeights',
+            contracts_dot_node__pb2.EvictWeightsRequest.SerializeToString,
+            contracts_dot_node__pb2.WeightsStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinWeights(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidegate.node.v1.Node/PinWeights',
+            contracts_dot_node__pb2.PinWeightsRequest.SerializeToString,
+            contracts_dot_node__pb2.WeightsStatus.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,7 +17,11 @@ import msgspec
 MANIFEST_NAME = "tidegate.json"
 STACK_NAME = "stack.json"
 
-ModelKind = Literal["generate", "embed"]
+ModelKind = Literal["generate", "embed", "batch"]
+"""What a model does: text from text, vectors from texts, or any tensors from tensors."""
+Precision = Literal["fp32", "bf16", "int8", "fp8"]
+"""Of the weights in the pool. int8 and fp8 are weight-only: linear layers alone, one scale per output row."""
+KVPrecision = Literal["fp32", "bf16", "int8"]
 
 
 class ModelManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,6 +52,20 @@ class ServedModel(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest's folder (tokenizer and chat template lie there)."""
     max_context_tokens: int = 0
     """0: the model's own limit."""
+    precision: Precision = "fp32"
+    kv_precision: KVPrecision = "fp32"
+    kv_floor_bytes: int = 0
+    """Always available to this model's KV cache, whatever the others lease."""
+    kv_ceiling_bytes: int = 0
+    """Most that all its instances lease together; 0: the whole pool."""
+    tenant_ceiling_bytes: int = 0
+    """Most that one tenant's requests lease of this model's KV cache; 0: no such limit."""
+    prefix_cache_bytes: int = 0
+    """Most that its published prefix blocks take while nobody reads them; 0: what nobody else needs."""
+    max_output_tokens: int = 0
+    """Per request; 0: what the context leaves."""
+    pinned: bool = False
+    """Its weights are never evicted (the version that a rollback needs)."""
 
 
 class Stack(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,13 +9,15 @@ Three conversations, each a msgpack-encoded tagged union (see `channel` for the 
 2. **worker <-> node** over a socketpair made by the node (SOCK_SEQPACKET). The connection is the lease of all
    the KV extents the worker holds: EOF on it returns them.
    worker: `WorkerReady` (warm-up done, it is a spare now), `LeaseBlocks` -> `ExtentLeased` or `PoolExhausted`,
-   `ReleaseExtent` (no answer). node: `AttachWorker` (+ fds: board, bridge channel), `StopWorker`.
+   `ReleaseExtent` (no answer), `MatchPrefix` -> `PrefixMatched`, `PublishBlocks` -> `BlocksPublished`,
+   `DropBlocks` (no answer). node: `AttachWorker` (+ fds: board, bridge channel), `StopWorker`,
+   `ReclaimBlocks` -> `ReleaseExtent`s, then `BlocksReclaimed`.
 3. **bridge <-> worker** over a socketpair made by the node (SOCK_STREAM, framed).
    bridge: `Generate`, `CancelGenerate`, `EmbedBatch`. worker: `StepOutput`, `EmbedResult`.
 4. **node <-> fork server** over a socketpair (SOCK_SEQPACKET).
-   node: `BindModel` (+ fd: weights memfd), `SpawnWorker` (+ fds: control socket, and for models with a KV
-   cache the KV memfd). fork server: `ForkServerReady`, `ModelBound`, `BindFailed`, `WorkerSpawned`,
-   `WorkerExited`.
+   node: `BindModel` (+ fd: weights memfd), `UnbindModel`, `SpawnWorker` (+ fds: control socket, and for models
+   with a KV cache the KV memfd). fork server: `ForkServerReady`, `ModelBound`, `BindFailed`, `ModelUnbound`,
+   `WorkerSpawned`, `WorkerExited`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Literal
 import msgspec
 
 from contracts.sampling import SamplingParams
+from contracts.stack import KVPrecision, ModelKind, Precision
 
 ErrorCode = Literal["INVALID_ARGUMENT", "UNAVAILABLE", "INTERNAL", "CANCELLED", "DEADLINE_EXCEEDED"]
 FinishReason = Literal["stop", "length"]
@@ -74,6 +77,8 @@ class LeaseBlocks(Message, frozen=True):
     """Wants one contiguous extent of `num_blocks` blocks, aligned to the model's block size."""
 
     num_blocks: int
+    tenant: str = ""
+    """On whose account; "": nobody's in particular."""
 
 
 class ExtentLeased(Message, frozen=True):
@@ -84,14 +89,66 @@ class ExtentLeased(Message, frozen=True):
 
 
 class PoolExhausted(Message, frozen=True):
-    """No such extent is free. An answer, not a failure."""
+    """No such extent is free, or a ceiling forbids it. An answer, not a failure."""
 
     largest_free_blocks: int
+    """What a smaller request would get now, ceilings included."""
+    reason: str = ""
 
 
 class ReleaseExtent(Message, frozen=True):
+    """Any run of blocks that the worker holds on lease: a whole extent, or a piece of one."""
+
     first_block: int
     num_blocks: int
+
+
+class MatchPrefix(Message, frozen=True):
+    """Which leading blocks of a prompt are published? `hashes`: the chain, one per full block, from the root on
+    (`worker/prefix.py` makes them); `tokens`: the token ids under them, int32 little-endian, for verification."""
+
+    hashes: list[bytes]
+    tokens: bytes
+
+
+class PrefixMatched(Message, frozen=True):
+    """The published blocks, in order; shorter than asked where the chain ends. The worker now holds one more
+    reference on each, and may read them until it drops it."""
+
+    blocks: list[int]
+
+
+class PublishBlocks(Message, frozen=True):
+    """Full blocks on lease to this worker, written and never to be written again; fields as in MatchPrefix,
+    one hash and one block's tokens for each block."""
+
+    blocks: list[int]
+    hashes: list[bytes]
+    tokens: bytes
+    tenant: str = ""
+
+
+class BlocksPublished(Message, frozen=True):
+    """Per block: True: it is the pool's now (the lease is split around it) and the worker holds one reference.
+    False: the same content is there already, or the quota is full; the block stays on lease."""
+
+    accepted: list[bool]
+
+
+class DropBlocks(Message, frozen=True):
+    """Give back one reference on each of these published blocks."""
+
+    blocks: list[int]
+
+
+class ReclaimBlocks(Message, frozen=True):
+    """Somebody is short: give back what is leased and unused, up to `num_blocks` (more is welcome)."""
+
+    num_blocks: int
+
+
+class BlocksReclaimed(Message, frozen=True):
+    """The answer to ReclaimBlocks, after the ReleaseExtents that it led to."""
 
 
 class AttachWorker(Message, frozen=True):
@@ -114,12 +171,24 @@ class Generate(Message, frozen=True):
     prompt: str
     sampling: SamplingParams
     deadline_unix_s: float | None = None
+    tenant: str = ""
+    priority: int = 0
+    """Higher goes first."""
 
 
 class CancelGenerate(Message, frozen=True):
     """Owes no answer of its own: the cancelled request's final reply has error CANCELLED."""
 
     request_id: int
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """One generated token. `top`: the likeliest alternatives, best first: (token id, its text, log probability)."""
+
+    token_id: int
+    token: str
+    logprob: float
+    top: list[tuple[int, str, float]] = []
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
@@ -134,6 +203,10 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     finish_reason: FinishReason | None = None
     error_code: ErrorCode | None = None
     error: str = ""
+    num_cached_tokens: int = 0
+    """Prompt tokens that were not computed because their blocks were published; set as num_input_tokens is."""
+    logprobs: list[TokenLogprobs] = []
+    """One entry per token of `num_output_tokens` when the request asked for them."""
 
 
 class StepOutput(Message, frozen=True):
@@ -169,7 +242,7 @@ class TensorSpec(msgspec.Struct, frozen=True, array_like=True):
     offset_bytes: int
     shape: list[int]
     dtype: str
-    """numpy's name: "float32"."""
+    """torch's name: "float32", "bfloat16", "int8"."""
 
 
 class BindModel(Message, frozen=True):
@@ -180,13 +253,29 @@ class BindModel(Message, frozen=True):
     """
 
     model: str
-    kind: Literal["generate", "embed"]
+    kind: ModelKind
     config_dir: str
     """Folder with config.json and tokenizer.json."""
     table_path: str
     weights_bytes: int
     max_context_tokens: int
     """0: the model's own limit."""
+    precision: Precision = "fp32"
+    kv_precision: KVPrecision = "fp32"
+    device: str = "cpu"
+    """"cpu", or "cuda:UUID": of the GPU, not its index, which differs between processes."""
+    fingerprint: str = ""
+    """Of the weights as bound; part of every prefix hash."""
+
+
+class UnbindModel(Message, frozen=True):
+    """Forget the skeleton, so that its weights' memory can go. No worker of it is left or will be asked for."""
+
+    model: str
+
+
+class ModelUnbound(Message, frozen=True):
+    model: str
 
 
 class SpawnWorker(Message, frozen=True):
@@ -226,9 +315,13 @@ class WorkerExited(Message, frozen=True):
 
 BridgeToNode = AttachInstance
 NodeToBridge = Attached | AttachRefused | WorkerReplaced
-WorkerToNode = WorkerReady | LeaseBlocks | ReleaseExtent
-NodeToWorker = AttachWorker | StopWorker | ExtentLeased | PoolExhausted
+WorkerToNode = (
+    WorkerReady | LeaseBlocks | ReleaseExtent | MatchPrefix | PublishBlocks | DropBlocks | BlocksReclaimed
+)
+NodeToWorker = (
+    AttachWorker | StopWorker | ExtentLeased | PoolExhausted | PrefixMatched | BlocksPublished | ReclaimBlocks
+)
 BridgeToWorker = Generate | CancelGenerate | EmbedBatch
 WorkerToBridge = StepOutput | EmbedResult
-NodeToForkServer = BindModel | SpawnWorker
-ForkServerToNode = ForkServerReady | ModelBound | BindFailed | WorkerSpawned | WorkerExited
+NodeToForkServer = BindModel | UnbindModel | SpawnWorker
+ForkServerToNode = ForkServerReady | ModelBound | BindFailed | ModelUnbound | WorkerSpawned | WorkerExited

@@ -23,16 +23,13 @@ from python_backend.messages import (
     AttachRefused,
     AttachWorker,
     BridgeToNode,
-    ExtentLeased,
-    LeaseBlocks,
     Message,
     ModelBound,
-    PoolExhausted,
-    ReleaseExtent,
     WorkerReady,
     WorkerReplaced,
     WorkerToNode,
 )
+from python_backend.node.desk import LeaseDesk
 from python_backend.node.errors import ModelUnknown, SlotsExhausted, WorkersKeepDying
 from python_backend.node.instances import Instance, InstanceId, Instances, WorkerId
 from python_backend.node.leases import Leases
@@ -67,7 +64,7 @@ class Broker:
     ) -> None:
         self.models = list(models)
         self.bound: dict[str, ModelBound] = {}
-        self.leases = leases
+        self.desk = LeaseDesk(leases, self.bound, self._answer)
         self.instances = instances
         self.planner = planner
         self.workers = make_workers(self._worker_says, self._worker_gone)
@@ -217,11 +214,11 @@ class Broker:
         match message:
             case WorkerReady(pid=pid):
                 self._worker_ready(worker, pid)
-            case LeaseBlocks(num_blocks=num_blocks):
-                self.workers.send(worker, self._lease(worker, num_blocks))
-            case ReleaseExtent(first_block=first_block, num_blocks=num_blocks):
-                block_bytes = self._block_bytes(worker)
-                self.leases.release(worker.id, first_block * block_bytes, num_blocks * block_bytes)
+            case _:
+                self.desk.serve(worker, message)
+
+    def _answer(self, worker: Worker, message: Message) -> None:
+        self.workers.send(worker, message)
 
     def _worker_ready(self, worker: Worker, pid: int) -> None:
         self.workers.set_pid(worker.id, pid)
@@ -233,23 +230,8 @@ class Broker:
         self._replenish()
         self._changed()
 
-    def _lease(self, worker: Worker, num_blocks: int) -> Message:
-        block_bytes = self._block_bytes(worker)
-        if num_blocks <= 0:
-            raise ProtocolError(f"asks for {num_blocks} blocks")
-        offset = self.leases.lease(worker.id, num_blocks * block_bytes, block_bytes)
-        if offset is None:
-            return PoolExhausted(self.leases.largest_aligned_bytes(block_bytes) // block_bytes)
-        return ExtentLeased(offset // block_bytes, num_blocks)
-
-    def _block_bytes(self, worker: Worker) -> int:
-        block_bytes = self.bound[worker.model].block_bytes
-        if block_bytes <= 0:
-            raise ProtocolError(f"model {worker.model} has no KV cache, its workers lease nothing")
-        return block_bytes
-
     def _worker_gone(self, worker: Worker) -> None:
-        returned_bytes = self.leases.release_all(worker.id)
+        returned_bytes = self.desk.worker_gone(worker)
         logger.info("worker %d of %s is gone, %d bytes returned", worker.pid, worker.model, returned_bytes)
         if worker.slot_to_give_back is not None:
             self.instances.slots.give_back(worker.slot_to_give_back)

@@ -190,7 +190,7 @@ class Daemon:
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             try:
-                self._broker.leases.check()
+                self._broker.desk.leases.check()
             except PoolInconsistent:
                 logger.exception("the pool's books do not add up")
 

@@ -19,7 +19,9 @@ from python_backend.messages import (
     ForkServerReady,
     ForkServerToNode,
     ModelBound,
+    ModelUnbound,
     SpawnWorker,
+    UnbindModel,
     WorkerExited,
     WorkerSpawned,
 )
@@ -41,6 +43,7 @@ class ForkServer:
         self._on_worker = on_worker
         self._ready = asyncio.Event()
         self._bound: dict[str, asyncio.Future[ModelBound]] = {}
+        self._unbound: dict[str, asyncio.Future[None]] = {}
         self._popen, sock = _execute(command)
         self._peer: Peer[ForkServerToNode] = Peer(sock, ForkServerToNode, self._take, self._lose)
         # Not asyncio's subprocess: its `kill` may reap the child under its own watcher, which then invents
@@ -59,6 +62,13 @@ class ForkServer:
         self._bound[message.model] = bound
         self._peer.send(message, [weights_fd])
         return await bound
+
+    async def unbind(self, model: str) -> None:
+        """Waits until the skeleton is gone, and with it the fork server's mapping of the weights."""
+        unbound: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unbound[model] = unbound
+        self._peer.send(UnbindModel(model))
+        await unbound
 
     def spawn(self, message: SpawnWorker, fds: Sequence[int]) -> bool:
         """False: the fork server is gone; `wait_lost` says so."""
@@ -89,6 +99,9 @@ class ForkServer:
             case BindFailed(model=model, error=error):
                 if (waiting := self._waiting(model)) is not None:
                     waiting.set_exception(BindRefused(f"model {model!r} cannot be bound: {error}"))
+            case ModelUnbound(model=model):
+                if (unbound := self._unbound.pop(model, None)) is not None and not unbound.done():
+                    unbound.set_result(None)
             case _:
                 self._on_worker(message)
 

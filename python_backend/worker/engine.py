@@ -13,10 +13,11 @@ from typing import Protocol
 from torch import Tensor
 
 from contracts.sampling import SamplingParams
-from python_backend.messages import Delta, ErrorCode, FinishReason
+from python_backend.messages import Delta, ErrorCode
 from python_backend.worker.blocks import BlockPool
-from python_backend.worker.detokenizer import Decoder, IncrementalDecoder, StopFilter
+from python_backend.worker.detokenizer import Decoder
 from python_backend.worker.errors import RequestRefused
+from python_backend.worker.output import Output, OutputLimits
 from python_backend.worker.sampler import Sampler
 from python_backend.worker.scheduler import Scheduled, Scheduler, SchedulerConfig
 from python_backend.worker.sequence import Sequence
@@ -53,9 +54,7 @@ class _Stream:
     """A sequence and its way to text."""
 
     sequence: Sequence
-    decoder: IncrementalDecoder
-    stops: StopFilter
-    is_started: bool = False
+    output: Output
 
 
 class Engine:
@@ -66,6 +65,7 @@ class Engine:
         self._tokenizer = tokenizer
         self._runner = runner
         self._pool = pool
+        self._limits = OutputLimits(config.eos_token_ids, config.max_context_tokens)
         self._sampler = Sampler()
         self._streams: dict[int, _Stream] = {}
         self.scheduler = Scheduler(pool, config.scheduler)
@@ -90,9 +90,7 @@ class Engine:
         self._check(tokens)
         sequence = Sequence(request_id, tokens, len(tokens), sampling, deadline_unix_s)
         self._sampler.add(request_id, sampling)
-        self._streams[request_id] = _Stream(
-            sequence, IncrementalDecoder(self._tokenizer), StopFilter(sampling.stop)
-        )
+        self._streams[request_id] = _Stream(sequence, Output(sequence, self._tokenizer, self._limits))
         self.scheduler.add(sequence)
 
     def _check(self, tokens: list[int]) -> None:
@@ -185,28 +183,10 @@ class Engine:
         ]
 
     def _advance(self, sequence: Sequence, token: int) -> Delta:
-        """Append one token and say what of it can be sent."""
-        stream = self._streams[sequence.request_id]
-        sequence.tokens.append(token)
-        is_eos = token in self._config.eos_token_ids and not sequence.sampling.ignore_eos
-        text, hit_stop = ("", False) if is_eos else stream.stops.push(stream.decoder.push(token))
-        reason = self._finish_reason(sequence, stopped=is_eos or hit_stop)
-        is_first, stream.is_started = not stream.is_started, True
-        if reason is None:
-            shown = sequence.num_prompt_tokens if is_first else 0
-            return Delta(sequence.request_id, text, 1, num_input_tokens=shown)
-        if not hit_stop:
-            text += stream.stops.flush()
-        self._end(sequence)
-        return Delta(
-            sequence.request_id, text, 1, num_input_tokens=sequence.num_prompt_tokens, finish_reason=reason
-        )
-
-    def _finish_reason(self, sequence: Sequence, *, stopped: bool) -> FinishReason | None:
-        if stopped:
-            return "stop"
-        is_full = sequence.num_tokens >= self._config.max_context_tokens
-        return "length" if is_full or sequence.num_output_tokens >= sequence.sampling.max_tokens else None
+        delta = self._streams[sequence.request_id].output.push(token)
+        if delta.finish_reason is not None:
+            self._end(sequence)
+        return delta
 
     def _fail(self, request_id: int, code: ErrorCode, message: str) -> Delta:
         sequence = self._streams[request_id].sequence

@@ -10,15 +10,12 @@ import argparse
 import ctypes
 import gc
 import logging
-import mmap
 import os
 import select
 import signal
 import socket
 import sys
 import traceback
-from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 # Before torch: idle OpenMP threads of one worker must not spin on cores that another needs.
@@ -26,9 +23,7 @@ os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import tokenizers
 import torch
-from transformers import PreTrainedModel
 
 from python_backend.channel import PacketChannel, PeerLost, close_fds
 from python_backend.messages import (
@@ -37,40 +32,26 @@ from python_backend.messages import (
     ForkServerReady,
     ForkServerToNode,
     ModelBound,
+    ModelUnbound,
     NodeToForkServer,
     NodeToWorker,
     SpawnWorker,
+    UnbindModel,
     WorkerExited,
     WorkerSpawned,
 )
-from python_backend.worker import skeleton
-from python_backend.worker.blocks import BlockPool
-from python_backend.worker.decoder import DecoderRunner, KVLayout, view_arena
-from python_backend.worker.encoder import EncoderRunner
-from python_backend.worker.engine import Engine, EngineConfig
-from python_backend.worker.lessor import NodeLessor
-from python_backend.worker.process import WorkerExit, serve_embed, serve_generate, wait_for_attachment
+from python_backend.worker.process import WorkerExit
+from python_backend.worker.roles import Role, bind_role
 
 log = logging.getLogger("forkserver")
 
 PR_SET_PDEATHSIG = 1
 
 
-@dataclass(frozen=True)
-class BoundModel:
-    """A skeleton that workers inherit."""
-
-    bind: BindModel
-    model: PreTrainedModel
-    tokenizer: tokenizers.Tokenizer
-    max_context_tokens: int
-    layout: KVLayout | None
-
-
 class ForkServer:
     def __init__(self, node: PacketChannel[NodeToForkServer]) -> None:
         self._node = node
-        self._models: dict[str, BoundModel] = {}
+        self._models: dict[str, Role] = {}
 
     def run(self) -> None:
         """Serve the node until it closes the connection."""
@@ -99,6 +80,8 @@ class ForkServer:
         try:
             if isinstance(message, BindModel):
                 self._bind(message, fds[0])
+            elif isinstance(message, UnbindModel):
+                self._unbind(message.model)
             else:
                 self._spawn(message, fds, wakers)
         finally:
@@ -107,24 +90,23 @@ class ForkServer:
 
     def _bind(self, bind: BindModel, weights_fd: int) -> None:
         try:
-            bound = _bind(bind, weights_fd)
+            role = bind_role(bind, weights_fd)
         except Exception as exc:  # any folder of a user's may be broken in any way; the node must hear of it
             log.exception("binding %s failed", bind.model)
             self._say(BindFailed(bind.model, f"{type(exc).__name__}: {exc}"[:2000]))
             return
-        self._models[bind.model] = bound
+        self._models[bind.model] = role
         # What lives now lives for ever: keep the collector from touching (and so copying) its pages in children.
         gc.collect()
         gc.freeze()
-        layout = bound.layout
-        self._say(
-            ModelBound(
-                bind.model,
-                layout.block_bytes if layout else 0,
-                layout.block_tokens if layout else 0,
-                bound.max_context_tokens,
-            )
-        )
+        self._say(ModelBound(bind.model, role.block_bytes, role.block_tokens, role.max_context_tokens))
+
+    def _unbind(self, model: str) -> None:
+        self._models.pop(model, None)
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._say(ModelUnbound(model))
 
     def _spawn(self, spawn: SpawnWorker, fds: list[int], wakers: tuple[socket.socket, socket.socket]) -> None:
         parent_pid = os.getpid()
@@ -154,21 +136,7 @@ class ForkServer:
             sys.exit(0)
 
 
-def _bind(bind: BindModel, weights_fd: int) -> BoundModel:
-    model = skeleton.build_skeleton(bind, weights_fd)
-    tokenizer = tokenizers.Tokenizer.from_file(str(Path(bind.config_dir) / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return BoundModel(
-        bind=bind,
-        model=model,
-        tokenizer=tokenizer,
-        max_context_tokens=skeleton.max_context_tokens(model, bind.max_context_tokens),
-        layout=KVLayout.of(model) if bind.kind == "generate" else None,
-    )
-
-
-def _worker_main(bound: BoundModel, spawn: SpawnWorker, fds: list[int], parent_pid: int) -> NoReturn:
+def _worker_main(role: Role, spawn: SpawnWorker, fds: list[int], parent_pid: int) -> NoReturn:
     """The child after the fork; leaves by os._exit, so that nothing of the parent's is run down here."""
     status = 1
     try:
@@ -178,46 +146,15 @@ def _worker_main(bound: BoundModel, spawn: SpawnWorker, fds: list[int], parent_p
         torch.seed()
         control: PacketChannel[NodeToWorker] = PacketChannel(socket.socket(fileno=fds[0]), NodeToWorker)
         control.sock.setblocking(True)
-        if bound.layout is None:
-            _run_embed(bound, control)
-        else:
-            _run_generate(bound, bound.layout, control, fds[1], spawn.kv_total_bytes)
+        role.run(spawn, control, fds[1:])
     except WorkerExit as exc:
-        log.info("worker %d of %s: %s", spawn.worker_id, bound.bind.model, exc)
+        log.info("worker %d of %s: %s", spawn.worker_id, role.bind.model, exc)
         status = 0
     except BaseException:
         traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(status)
-
-
-def _run_generate(
-    bound: BoundModel, layout: KVLayout, control: PacketChannel[NodeToWorker], kv_fd: int, kv_bytes: int
-) -> None:
-    arena = view_arena(_map_kv(kv_fd, kv_bytes), layout)
-    runner = DecoderRunner(bound.model, arena)
-    runner.warm_up(layout)
-    attachment = wait_for_attachment(control)
-    lessor = NodeLessor(control)
-    config = EngineConfig(
-        eos_token_ids=skeleton.eos_token_ids(bound.bind.config_dir),
-        max_context_tokens=bound.max_context_tokens,
-        total_blocks=arena.shape[0] // layout.block_tokens,
-    )
-    engine = Engine(config, bound.tokenizer, runner, BlockPool(lessor, layout.block_tokens))
-    serve_generate(engine, attachment, control, lessor)
-
-
-def _run_embed(bound: BoundModel, control: PacketChannel[NodeToWorker]) -> None:
-    runner = EncoderRunner(bound.model, bound.tokenizer, bound.max_context_tokens)
-    runner.warm_up()
-    serve_embed(runner, wait_for_attachment(control), control)
-
-
-def _map_kv(fd: int, nbytes: int) -> torch.Tensor:
-    mapped = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-    return torch.frombuffer(mapped, dtype=torch.uint8)
 
 
 def _die_with(parent_pid: int) -> None:

@@ -30,8 +30,13 @@ class Sequence:
     num_prompt_tokens: int
     sampling: SamplingParams
     deadline_unix_s: float | None = None
+    tenant: str = ""
+    priority: int = 0
+    """Higher goes first."""
     status: SequenceStatus = SequenceStatus.WAITING
     num_computed: int = 0
+    num_cached_tokens: int = 0
+    """Prompt tokens whose blocks were found published when the request was first admitted."""
     blocks: list[int] = field(default_factory=list)
     slots: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """slots[i]: the cache slot of token i, for every token that the blocks have room for."""

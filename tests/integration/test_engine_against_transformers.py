@@ -8,9 +8,10 @@ from transformers import AutoModel, AutoModelForCausalLM
 from contracts.sampling import SamplingParams
 from python_backend.worker import attention
 from python_backend.worker.blocks import BlockPool
-from python_backend.worker.decoder import DecoderRunner, KVLayout, view_arena
+from python_backend.worker.decoder import DecoderRunner
 from python_backend.worker.encoder import EncoderRunner
 from python_backend.worker.engine import Engine, EngineConfig
+from python_backend.worker.kv import KVLayout, view_arena
 from python_backend.worker.scheduler import SchedulerConfig
 from python_backend.worker.skeleton import eos_token_ids
 from tests.models import CHAT, CHAT_PROMPTS, EMBED, chat_text, model_folder

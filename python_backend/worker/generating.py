@@ -1,0 +1,147 @@
+"""A worker of a generate model: the engine over leased KV blocks, fed and read through two sockets."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import tokenizers
+import torch
+from transformers import PreTrainedModel
+
+from python_backend.channel import PacketChannel
+from python_backend.messages import (
+    BindModel,
+    BridgeToWorker,
+    CancelGenerate,
+    Delta,
+    Generate,
+    NodeToWorker,
+    SpawnWorker,
+    StepOutput,
+)
+from python_backend.worker import skeleton
+from python_backend.worker.blocks import BlockPool
+from python_backend.worker.decoder import DecoderRunner
+from python_backend.worker.engine import Engine, EngineConfig
+from python_backend.worker.errors import RequestRefused
+from python_backend.worker.kv import KVLayout, view_arena
+from python_backend.worker.lessor import NodeLessor
+from python_backend.worker.process import Attachment, WorkerLoop, wait_for_attachment
+
+log = logging.getLogger(__name__)
+
+TRIM_AFTER_IDLE_S = 0.5
+"""Idle this long, the worker gives its unused extents back."""
+STUCK_PAUSE_S = 0.02
+"""No sequence can run because the pool is out: look again after this."""
+
+
+@dataclass(frozen=True)
+class GenerateRole:
+    """A decoder that workers inherit by fork."""
+
+    bind: BindModel
+    model: PreTrainedModel
+    tokenizer: tokenizers.Tokenizer
+    max_context_tokens: int
+    layout: KVLayout
+
+    @classmethod
+    def of(cls, bind: BindModel, weights_fd: int) -> GenerateRole:
+        """Raises ModelRefused."""
+        model = skeleton.build_skeleton(bind, weights_fd)
+        return cls(
+            bind=bind,
+            model=model,
+            tokenizer=load_tokenizer(bind.config_dir),
+            max_context_tokens=skeleton.max_context_tokens(model, bind.max_context_tokens),
+            layout=KVLayout.of(model),
+        )
+
+    @property
+    def block_bytes(self) -> int:
+        return self.layout.block_bytes
+
+    @property
+    def block_tokens(self) -> int:
+        return self.layout.block_tokens
+
+    def run(self, spawn: SpawnWorker, control: PacketChannel[NodeToWorker], fds: list[int]) -> None:
+        """`fds`: the KV memfd. Raises WorkerExit."""
+        arena = view_arena(_map_kv(fds[0], spawn.kv_total_bytes), self.layout)
+        runner = DecoderRunner(self.model, arena)
+        runner.warm_up(self.layout)
+        attachment = wait_for_attachment(control)
+        lessor = NodeLessor(control)
+        config = EngineConfig(
+            eos_token_ids=skeleton.eos_token_ids(self.bind.config_dir),
+            max_context_tokens=self.max_context_tokens,
+            total_blocks=arena.shape[0] // self.layout.block_tokens,
+        )
+        engine = Engine(config, self.tokenizer, runner, BlockPool(lessor, self.layout.block_tokens))
+        serve_generate(engine, attachment, control, lessor)
+
+
+def load_tokenizer(config_dir: str) -> tokenizers.Tokenizer:
+    """Raises what `tokenizers` raises on a missing or broken file."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(Path(config_dir) / "tokenizer.json"))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def serve_generate(
+    engine: Engine, attachment: Attachment, control: PacketChannel[NodeToWorker], lessor: NodeLessor
+) -> None:
+    """Run the engine for one instance until it goes. Raises WorkerExit."""
+    loop = WorkerLoop(attachment, control, lessor)
+    idle_since_s: float | None = time.monotonic()
+    while True:
+        messages = loop.receive(_generate_timeout(engine, idle_since_s))
+        deltas = [delta for message in messages for delta in _accept(engine, message)]
+        if engine.has_work:
+            idle_since_s = None
+            loop.apply_thread_budget()
+            steps_before = engine.num_steps
+            deltas += engine.step(time.time())
+            if engine.num_steps == steps_before and engine.has_work:
+                time.sleep(STUCK_PAUSE_S)
+        elif idle_since_s is None:
+            idle_since_s = time.monotonic()
+        elif engine.num_leased_blocks and time.monotonic() - idle_since_s >= TRIM_AFTER_IDLE_S:
+            engine.trim()
+        if deltas:
+            loop.send(StepOutput(deltas))
+        loop.publish(**engine.counters())
+
+
+def _generate_timeout(engine: Engine, idle_since_s: float | None) -> float | None:
+    if engine.has_work or idle_since_s is None:
+        return 0.0
+    if not engine.num_leased_blocks:
+        return None
+    return max(0.0, idle_since_s + TRIM_AFTER_IDLE_S - time.monotonic())
+
+
+def _accept(engine: Engine, message: BridgeToWorker) -> list[Delta]:
+    """Put a message into the engine; the last delta at once if it is refused or cancelled."""
+    if isinstance(message, CancelGenerate):
+        ended = engine.cancel(message.request_id)
+        return [ended] if ended else []
+    if not isinstance(message, Generate):
+        log.error("a generate worker was sent %s", type(message).__name__)
+        return []
+    try:
+        engine.add(message.request_id, message.prompt, message.sampling, message.deadline_unix_s)
+    except RequestRefused as exc:
+        return [Delta(message.request_id, "", 0, error_code=exc.code, error=str(exc))]
+    return []
+
+
+def _map_kv(fd: int, nbytes: int) -> torch.Tensor:
+    mapped = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    return torch.frombuffer(mapped, dtype=torch.uint8)
