@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,15 @@ def pss_bytes(pid: int) -> int:
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     raise ValueError(f"no Pss in smaps_rollup of {pid}")
+
+
+def pss_of_trees(pids: Iterable[int]) -> int:
+    """Bytes of PSS of these processes and all that descend from them; who has just ended counts nothing."""
+    waiting, total = list(pids), 0
+    while waiting:
+        pid = waiting.pop()
+        with suppress(FileNotFoundError, ProcessLookupError, ValueError):
+            total += pss_bytes(pid)
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                waiting += map(int, children.read_text().split())
+    return total
