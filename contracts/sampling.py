@@ -11,25 +11,23 @@ from typing import Any
 
 import msgspec
 
+from contracts.guide import KEYS as GUIDE_KEYS
+from contracts.guide import Guide, GuideError, guide_values, read_guide
+
 MAX_STOPS = 16
 MAX_STOP_CHARS = 256
+MAX_STOP_TOKENS = 64
 MAX_SEED = 2**63 - 1
+MAX_TOKEN_ID = 2**24 - 1
+"""Above every vocabulary. The worker refuses what is above its own."""
+MAX_LOGIT_BIASES = 300
+MAX_LOGPROBS = 20
 DEFAULT_MAX_TOKENS = 16
 
-# Known to vLLM, not done here yet: refused by name unless the value asks for nothing.
+# Known to vLLM, not done here: refused by name unless the value asks for nothing.
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
-    "frequency_penalty": (None, 0),
-    "presence_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
-    "logit_bias": (None, {}),
-    "logprobs": (None, False, 0),
     "prompt_logprobs": (None, False, 0),
-    "min_p": (None, 0),
-    "min_tokens": (None, 0),
-    "stop_token_ids": (None, []),
-    "guided_json": (None,),
-    "guided_regex": (None,),
 }
 
 
@@ -49,9 +47,29 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True):
     seed: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    """Taken once from the logit of each token that the output holds already."""
+    frequency_penalty: float = 0.0
+    """Taken as often as the output holds the token."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits of tokens of prompt and output, multiplies negative ones."""
+    min_p: float = 0.0
+    """Drops tokens less likely than this share of the likeliest one's probability."""
+    min_tokens: int = 0
+    """No end of sequence, stop token or stop string before so many tokens; `max_tokens` and a guide win."""
+    stop_token_ids: tuple[int, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, added to its logit)."""
+    logprobs: int | None = None
+    """None: none; 0: of the chosen token alone; n: of the n likeliest ones as well."""
+    guide: Guide | None = None
 
 
-_KNOWN = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "ignore_eos", "n")
+_KNOWN = (
+    "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "ignore_eos", "n", "presence_penalty",
+    "frequency_penalty", "repetition_penalty", "min_p", "min_tokens", "stop_token_ids", "logit_bias", "logprobs",
+    *GUIDE_KEYS, "guided_lenient",
+)  # fmt: skip
 
 
 def parse_sampling(raw: bytes | str) -> SamplingParams:
@@ -86,7 +104,25 @@ def check_sampling(values: dict[str, Any]) -> SamplingParams:
         seed=_int(given, "seed", -MAX_SEED - 1, MAX_SEED) if "seed" in given else None,
         stop=_stop(given.get("stop", [])),
         ignore_eos=_bool(given, "ignore_eos"),
+        presence_penalty=_float(given, "presence_penalty", -2.0, 2.0, 0.0),
+        frequency_penalty=_float(given, "frequency_penalty", -2.0, 2.0, 0.0),
+        repetition_penalty=_float(given, "repetition_penalty", 0.0, 100.0, 1.0, above_low=True),
+        min_p=_float(given, "min_p", 0.0, 1.0, 0.0),
+        min_tokens=_int(given, "min_tokens", 0, 2**31 - 1),
+        stop_token_ids=_stop_token_ids(given.get("stop_token_ids", [])),
+        logit_bias=_logit_bias(given.get("logit_bias", {})),
+        logprobs=_logprobs(given),
+        guide=_guide(given),
     )
+
+
+def sampling_values(sampling: SamplingParams) -> dict[str, Any]:
+    """The JSON values that `check_sampling` makes these parameters of."""
+    values = {key: value for key, value in msgspec.structs.asdict(sampling).items() if value is not None}
+    values["logit_bias"] = {str(token_id): bias for token_id, bias in sampling.logit_bias}
+    guide = values.pop("guide", None)
+    plain: dict[str, Any] = msgspec.to_builtins(values)
+    return plain | (guide_values(guide) if guide else {})
 
 
 def _int(values: dict[str, Any], key: str, low: int, high: int, default: int = 0) -> int:
@@ -125,6 +161,43 @@ def _stop(value: Any) -> tuple[str, ...]:
         if not 1 <= len(stop) <= MAX_STOP_CHARS:
             raise SamplingError(f"stop has a string of {len(stop)} characters, must be 1 to {MAX_STOP_CHARS}")
     return tuple(stops)
+
+
+def _stop_token_ids(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > MAX_STOP_TOKENS:
+        raise SamplingError(
+            f"stop_token_ids = {_shown(value)}, must be a list of at most {MAX_STOP_TOKENS} token ids"
+        )
+    return tuple(_int({"stop_token_ids": token_id}, "stop_token_ids", 0, MAX_TOKEN_ID) for token_id in value)
+
+
+def _logit_bias(value: Any) -> tuple[tuple[int, float], ...]:
+    if not isinstance(value, dict):
+        raise SamplingError(f"logit_bias = {_shown(value)}, must be an object of token ids and numbers")
+    if len(value) > MAX_LOGIT_BIASES:
+        raise SamplingError(f"logit_bias has {len(value)} entries, at most {MAX_LOGIT_BIASES} are allowed")
+    biases: dict[int, float] = {}
+    for key, bias in value.items():
+        is_id = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) <= 9
+        if not is_id or int(key) > MAX_TOKEN_ID:
+            raise SamplingError(
+                f"logit_bias has the key {_shown(key)}, must be a token id from 0 to {MAX_TOKEN_ID}"
+            )
+        biases[int(key)] = _float({"logit_bias": bias}, "logit_bias", -100.0, 100.0, 0.0)
+    return tuple(biases.items())
+
+
+def _logprobs(values: dict[str, Any]) -> int | None:
+    if values.get("logprobs", False) is False:
+        return None
+    return _int(values, "logprobs", 0, MAX_LOGPROBS)
+
+
+def _guide(values: dict[str, Any]) -> Guide | None:
+    try:
+        return read_guide(values)
+    except GuideError as exc:
+        raise SamplingError(str(exc)) from exc
 
 
 def _shown(value: Any) -> str:

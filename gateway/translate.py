@@ -23,7 +23,7 @@ from openai.types.completion_choice import CompletionChoice
 from openai.types.completion_usage import CompletionUsage
 from openai.types.model import Model
 
-from contracts.sampling import SamplingParams
+from contracts.sampling import SamplingParams, sampling_values
 from gateway.errors import GatewayError, UpstreamFailed
 
 FinishReason = Literal["stop", "length"]
@@ -33,8 +33,7 @@ _LINE_ENDS_OF_SOME = tuple((char.encode(), f"\\u{ord(char):04x}".encode()) for c
 
 def sampling_json(sampling: SamplingParams, max_tokens: int) -> bytes:
     """The `sampling_parameters` tensor."""
-    values = msgspec.structs.asdict(sampling) | {"max_tokens": max_tokens}
-    return msgspec.json.encode({key: value for key, value in values.items() if value is not None})
+    return msgspec.json.encode(sampling_values(sampling) | {"max_tokens": max_tokens})
 
 
 def usage(num_prompt_tokens: int, num_output_tokens: int) -> CompletionUsage:

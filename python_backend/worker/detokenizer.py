@@ -37,6 +37,25 @@ class IncrementalDecoder:
         return text[len(sent) :]
 
 
+class TokenTexts:
+    """The text of single tokens, as they read in the middle of a text; remembered."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._texts: dict[int, str] = {}
+
+    def of(self, token: int) -> str:
+        """Half a character reads as U+FFFD."""
+        text = self._texts.get(token)
+        if text is None:
+            # The first token of a text can lose its leading space; the second one doesn't.
+            alone = self._decoder.decode([token], skip_special_tokens=False)
+            twice = self._decoder.decode([token, token], skip_special_tokens=False)
+            text = twice[len(alone) :] if twice.startswith(alone) else alone
+            self._texts[token] = text or alone
+        return self._texts[token]
+
+
 class StopFilter:
     """Holds text back while it could be the beginning of a stop string."""
 

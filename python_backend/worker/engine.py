@@ -12,13 +12,15 @@ from typing import Protocol
 
 from torch import Tensor
 
+from contracts.prompts import without_double_start
 from contracts.sampling import SamplingParams
 from python_backend.messages import Delta, ErrorCode
 from python_backend.worker.blocks import BlockPool
-from python_backend.worker.detokenizer import Decoder
+from python_backend.worker.detokenizer import Decoder, TokenTexts
 from python_backend.worker.errors import RequestRefused
+from python_backend.worker.grammar import Grammars
 from python_backend.worker.output import Output, OutputLimits
-from python_backend.worker.sampler import Sampler
+from python_backend.worker.sampler import Choice, Sampler
 from python_backend.worker.scheduler import Scheduled, Scheduler, SchedulerConfig
 from python_backend.worker.sequence import Sequence
 
@@ -47,6 +49,10 @@ class EngineConfig:
     total_blocks: int
     """Blocks in the whole arena: what needs more can never run."""
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    max_output_tokens: int = 0
+    """Of one request; 0: no limit but the context."""
+    vocabulary_size: int | None = None
+    """Of the model's output; a request that names tokens beyond it is refused."""
 
 
 @dataclass
@@ -60,13 +66,23 @@ class _Stream:
 class Engine:
     """The requests of one instance."""
 
-    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, runner: Runner, pool: BlockPool) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: Tokenizer,
+        runner: Runner,
+        pool: BlockPool,
+        grammars: Grammars | None = None,
+    ) -> None:
+        """Without `grammars` requests for guided output are refused."""
         self._config = config
         self._tokenizer = tokenizer
         self._runner = runner
         self._pool = pool
-        self._limits = OutputLimits(config.eos_token_ids, config.max_context_tokens)
-        self._sampler = Sampler()
+        self._limits = OutputLimits(config.eos_token_ids, config.max_context_tokens, config.max_output_tokens)
+        self._sampler = Sampler(config.eos_token_ids, config.vocabulary_size, grammars)
+        self._token_texts = TokenTexts(tokenizer)
+        self._start_ids = tokenizer.encode("").ids
         self._streams: dict[int, _Stream] = {}
         self.scheduler = Scheduler(pool, config.scheduler)
         self.num_steps = 0
@@ -86,11 +102,13 @@ class Engine:
         deadline_unix_s: float | None = None,
     ) -> None:
         """Accept a request; its deltas come out of `step`. Raises RequestRefused."""
-        tokens = list(self._tokenizer.encode(prompt).ids)
+        tokens = list(without_double_start(self._tokenizer.encode(prompt).ids, self._start_ids))
         self._check(tokens)
         sequence = Sequence(request_id, tokens, len(tokens), sampling, deadline_unix_s)
-        self._sampler.add(request_id, sampling)
-        self._streams[request_id] = _Stream(sequence, Output(sequence, self._tokenizer, self._limits))
+        self._sampler.add(sequence)
+        self._streams[request_id] = _Stream(
+            sequence, Output(sequence, self._tokenizer, self._limits, self._token_texts)
+        )
         self.scheduler.add(sequence)
 
     def _check(self, tokens: list[int]) -> None:
@@ -173,17 +191,17 @@ class Engine:
         for entry in batch:
             entry.sequence.num_computed = entry.start + entry.count
         sampled = [entry.sequence for entry in batch if entry.samples]
-        tokens = self._sampler.sample(logits, [(s.request_id, s.sampling) for s in sampled])
-        self.num_tokens_out += len(tokens)
+        choices = self._sampler.choose(logits, sampled)
+        self.num_tokens_out += len(choices)
         return [
-            self._fail(sequence.request_id, "INTERNAL", "the model's output is not finite")
-            if token is None
-            else self._advance(sequence, token)
-            for sequence, token in zip(sampled, tokens, strict=True)
+            self._advance(sequence, choice)
+            if isinstance(choice, Choice)
+            else self._fail(sequence.request_id, choice.code, str(choice))
+            for sequence, choice in zip(sampled, choices, strict=True)
         ]
 
-    def _advance(self, sequence: Sequence, token: int) -> Delta:
-        delta = self._streams[sequence.request_id].output.push(token)
+    def _advance(self, sequence: Sequence, choice: Choice) -> Delta:
+        delta = self._streams[sequence.request_id].output.push(choice)
         if delta.finish_reason is not None:
             self._end(sequence)
         return delta

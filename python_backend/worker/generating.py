@@ -28,6 +28,7 @@ from python_backend.worker.blocks import BlockPool
 from python_backend.worker.decoder import DecoderRunner
 from python_backend.worker.engine import Engine, EngineConfig
 from python_backend.worker.errors import RequestRefused
+from python_backend.worker.grammar import Grammars, GrammarVocabulary, read_vocabulary
 from python_backend.worker.kv import KVLayout, view_arena
 from python_backend.worker.lessor import NodeLessor
 from python_backend.worker.process import Attachment, WorkerLoop, wait_for_attachment
@@ -49,17 +50,23 @@ class GenerateRole:
     tokenizer: tokenizers.Tokenizer
     max_context_tokens: int
     layout: KVLayout
+    eos_token_ids: frozenset[int]
+    grammar_vocabulary: GrammarVocabulary | None
 
     @classmethod
     def of(cls, bind: BindModel, weights_fd: int) -> GenerateRole:
         """Raises ModelRefused."""
         model = skeleton.build_skeleton(bind, weights_fd)
+        tokenizer = load_tokenizer(bind.config_dir)
+        eos_token_ids = skeleton.eos_token_ids(bind.config_dir)
         return cls(
             bind=bind,
             model=model,
-            tokenizer=load_tokenizer(bind.config_dir),
+            tokenizer=tokenizer,
             max_context_tokens=skeleton.max_context_tokens(model, bind.max_context_tokens),
             layout=KVLayout.of(model),
+            eos_token_ids=eos_token_ids,
+            grammar_vocabulary=read_vocabulary(tokenizer, model.config.vocab_size, eos_token_ids),
         )
 
     @property
@@ -78,11 +85,14 @@ class GenerateRole:
         attachment = wait_for_attachment(control)
         lessor = NodeLessor(control)
         config = EngineConfig(
-            eos_token_ids=skeleton.eos_token_ids(self.bind.config_dir),
+            eos_token_ids=self.eos_token_ids,
             max_context_tokens=self.max_context_tokens,
             total_blocks=arena.shape[0] // self.layout.block_tokens,
+            vocabulary_size=self.model.config.vocab_size,
         )
-        engine = Engine(config, self.tokenizer, runner, BlockPool(lessor, self.layout.block_tokens))
+        pool = BlockPool(lessor, self.layout.block_tokens)
+        grammars = Grammars(self.grammar_vocabulary) if self.grammar_vocabulary else None
+        engine = Engine(config, self.tokenizer, runner, pool, grammars)
         serve_generate(engine, attachment, control, lessor)
 
 
