@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from tokenizers import Tokenizer
 
+from contracts.prompts import without_double_start
 from contracts.stack import ModelKind, ServedModel
 from gateway.chat_template import ChatTemplate, read_chat_template
 from gateway.config import ConfigError
@@ -46,6 +47,8 @@ class GatewayModel:
         self.kind = kind
         self.max_context_tokens = max_context_tokens
         self._tokenizer = tokenizer
+        (empty,) = tokenizer.encode_batch_fast([""])
+        self._start_ids: Sequence[int] = empty.ids
         self._template = template
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
@@ -61,7 +64,8 @@ class GatewayModel:
         return await asyncio.get_running_loop().run_in_executor(_LONG_TEXTS, self._count, texts)
 
     def _count(self, texts: Sequence[str]) -> list[int]:
-        return [len(encoding) for encoding in self._tokenizer.encode_batch_fast(texts)]
+        encodings = self._tokenizer.encode_batch_fast(texts)
+        return [len(without_double_start(encoding.ids, self._start_ids)) for encoding in encodings]
 
     def room_for(self, num_prompt_tokens: int, param: str) -> int:
         """Tokens that may be generated after such a prompt. Raises InvalidRequest."""

@@ -21,6 +21,7 @@ from gateway.access_log import record_of
 from gateway.catalog import Catalog, GatewayModel
 from gateway.config import GatewayConfig
 from gateway.errors import InvalidRequest, shown
+from gateway.logprobs import TokenLogprob
 from gateway.schemas import parse_chat, parse_completion, parse_embedding
 from gateway.streaming import EventStream, read_body, while_connected
 from gateway.triton_client import GenerateCall, GenerateReply, TritonClient, check_finished, collect
@@ -65,10 +66,9 @@ async def chat_completions(request: Request) -> Response:
         chunks = translate.ChatChunks(answer_id, created, model.name, body.include_usage)
         return await _stream(request, call, chunks, count, body.include_usage)
     (reply,) = await while_connected(request, _generate_all(gateway.triton, [call]))
-    counted = _usage(request, count, reply.num_output_tokens)
-    return _json(
-        translate.chat_answer(answer_id, created, model.name, reply.text, str(reply.finish_reason), counted)
-    )
+    counted = _usage(request, count, reply.num_output_tokens, reply.num_cached_tokens)
+    text, reason, logprobs = _outcome(reply, body.sampling)
+    return _json(translate.chat_answer(answer_id, created, model.name, text, reason, counted, logprobs))
 
 
 @router.post("/v1/completions")
@@ -93,9 +93,14 @@ async def completions(request: Request) -> Response:
         chunks = translate.CompletionChunks(answer_id, created, model.name, body.include_usage)
         return await _stream(request, calls[0], chunks, counts[0], body.include_usage)
     replies = await while_connected(request, _generate_all(gateway.triton, calls))
-    counted = _usage(request, sum(counts), sum(reply.num_output_tokens for reply in replies))
-    pairs = [(reply.text, str(reply.finish_reason)) for reply in replies]
-    return _json(translate.completion_answer(answer_id, created, model.name, pairs, counted))
+    counted = _usage(
+        request,
+        sum(counts),
+        sum(reply.num_output_tokens for reply in replies),
+        sum(reply.num_cached_tokens for reply in replies),
+    )
+    outcomes = [_outcome(reply, body.sampling) for reply in replies]
+    return _json(translate.completion_answer(answer_id, created, model.name, outcomes, counted))
 
 
 @router.post("/v1/embeddings")
@@ -163,9 +168,19 @@ async def _count(request: Request, model: GatewayModel, texts: Sequence[str]) ->
     return counts
 
 
-def _usage(request: Request, num_prompt_tokens: int, num_output_tokens: int) -> CompletionUsage:
+def _usage(
+    request: Request, num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int
+) -> CompletionUsage:
     record_of(request).num_output_tokens = num_output_tokens
-    return translate.usage(num_prompt_tokens, num_output_tokens)
+    return translate.usage(num_prompt_tokens, num_output_tokens, num_cached_tokens)
+
+
+def _outcome(
+    reply: GenerateReply, sampling: SamplingParams
+) -> tuple[str, str, Sequence[TokenLogprob] | None]:
+    """Text, finish reason, and log probabilities where they were asked for."""
+    logprobs = None if sampling.logprobs is None else reply.logprobs
+    return reply.text, str(reply.finish_reason), logprobs
 
 
 def _answer_id(kind: str, request: Request) -> str:
@@ -246,14 +261,16 @@ async def _stream(
     first = await while_connected(request, _next(replies))
 
     async def events() -> AsyncGenerator[bytes]:
-        num_output_tokens, finish_reason, reply = 0, None, first
+        num_output_tokens = num_cached_tokens = 0
+        finish_reason, reply = None, first
         async with contextlib.aclosing(replies):
             yield chunks.start()
             while reply is not None:
                 num_output_tokens += reply.num_output_tokens
-                counted = _usage(request, num_prompt_tokens, num_output_tokens)
-                if reply.text:
-                    yield chunks.text(reply.text)
+                num_cached_tokens = max(num_cached_tokens, reply.num_cached_tokens)
+                counted = _usage(request, num_prompt_tokens, num_output_tokens, num_cached_tokens)
+                if reply.text or reply.logprobs:
+                    yield chunks.text(reply.text, reply.logprobs)
                 if reply.finish_reason:
                     finish_reason = reply.finish_reason
                     yield chunks.finish(finish_reason)

@@ -14,14 +14,21 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from contracts.sampling import SamplingError, SamplingParams, check_sampling
+from contracts.guide import KEYS as GUIDE_KEYS
+from contracts.sampling import MAX_LOGPROBS, SamplingError, SamplingParams, check_sampling
 from gateway.errors import InvalidRequest, UnsupportedFeature, shown
+from gateway.response_format import read_response_format
 
 MAX_EMBED_INPUTS = 2048
 """OpenAI's own limit."""
 MAX_PROMPTS = 32
 
-_SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "ignore_eos")
+# The second and third line are vLLM's extras.
+_SAMPLING = (
+    "max_tokens", "temperature", "top_p", "seed", "stop", "presence_penalty", "frequency_penalty", "logit_bias",
+    "top_k", "ignore_eos", "repetition_penalty", "min_p", "min_tokens", "stop_token_ids",
+    *GUIDE_KEYS, "guided_lenient",
+)  # fmt: skip
 _IGNORED = (
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "parallel_tool_calls",
@@ -33,39 +40,31 @@ _TOOL_ROLES = ("tool", "function")
 # Key -> the values that ask for nothing.
 _NOT_IN_GENERATE: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1),
-    "frequency_penalty": (None, 0),
-    "presence_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
-    "logit_bias": (None, {}),
-    "min_p": (None, 0),
-    "min_tokens": (None, 0),
     "n": (None, 1),
-    "stop_token_ids": (None, []),
 }
 _NOT_IN_CHAT: dict[str, tuple[Any, ...]] = _NOT_IN_GENERATE | {
     "audio": (None,),
     "function_call": (None, "none"),
     "functions": (None, []),
-    "logprobs": (None, False),
     "modalities": (None, ["text"]),
     "prediction": (None,),
     "reasoning_effort": (None, "none"),
-    "response_format": (None, {"type": "text"}),
     "tool_choice": (None, "none"),
     "tools": (None, []),
-    "top_logprobs": (None, 0),
     "verbosity": (None, "medium"),
     "web_search_options": (None,),
 }
 _NOT_IN_COMPLETION: dict[str, tuple[Any, ...]] = _NOT_IN_GENERATE | {
     "echo": (None, False),
-    "logprobs": (None,),
     "suffix": (None, ""),
 }
 _NOT_IN_EMBEDDING: dict[str, tuple[Any, ...]] = {"dimensions": (None,)}
 
-_CHAT_KEYS = ("model", "messages", "stream", "stream_options", "max_completion_tokens", *_SAMPLING)
-_COMPLETION_KEYS = ("model", "prompt", "stream", "stream_options", *_SAMPLING)
+_CHAT_KEYS = (
+    "model", "messages", "stream", "stream_options", "max_completion_tokens", "logprobs", "top_logprobs",
+    "response_format", *_SAMPLING,
+)  # fmt: skip
+_COMPLETION_KEYS = ("model", "prompt", "stream", "stream_options", "logprobs", *_SAMPLING)
 _EMBEDDING_KEYS = ("model", "input", "encoding_format")
 
 
@@ -138,7 +137,10 @@ def parse_chat(raw: bytes) -> Conversation:
         raise InvalidRequest("messages is empty; send at least one message", "messages")
     if values.get("max_tokens") is not None and values.get("max_completion_tokens") is not None:
         raise InvalidRequest("send max_completion_tokens or max_tokens, not both", "max_tokens")
-    sampling = _sampling(values)
+    sampling = _with_response_format(
+        msgspec.structs.replace(_sampling(values), logprobs=_chat_logprobs(values)),
+        values.get("response_format"),
+    )
     asked = values.get("max_completion_tokens") is not None or values.get("max_tokens") is not None
     return Conversation(
         model=body.model,
@@ -157,7 +159,8 @@ def parse_completion(raw: bytes) -> Completion:
     prompts = _texts(values.get("prompt"), "prompt", MAX_PROMPTS)
     if body.stream and len(prompts) > 1:
         raise UnsupportedFeature(f"stream with {len(prompts)} prompts is not supported; send one", "prompt")
-    sampling = _sampling(values)
+    logprobs = _check_sampling({"logprobs": values.get("logprobs")}, "logprobs").logprobs
+    sampling = msgspec.structs.replace(_sampling(values), logprobs=logprobs)
     return Completion(
         model=body.model,
         prompts=prompts,
@@ -242,12 +245,44 @@ def _sampling(values: dict[str, Any]) -> SamplingParams:
     if values.get("max_completion_tokens") is not None:
         given["max_tokens"] = values["max_completion_tokens"]
         _check_sampling({"max_tokens": given["max_tokens"]}, "max_completion_tokens")
-    return check_sampling(given)
-
-
-def _check_sampling(values: dict[str, Any], param: str) -> None:
     try:
-        check_sampling(values)
+        return check_sampling(given)
+    except SamplingError as exc:  # each is right alone, so it's the guides
+        raise InvalidRequest(str(exc), next(key for key in GUIDE_KEYS if key in given)) from exc
+
+
+def _chat_logprobs(values: dict[str, Any]) -> int | None:
+    """The number of alternatives a token; None: no log probabilities."""
+    is_wanted, count = values.get("logprobs"), values.get("top_logprobs")
+    if is_wanted is not None and not isinstance(is_wanted, bool):
+        raise InvalidRequest(f"logprobs = {shown(is_wanted)}, must be true or false", "logprobs")
+    if count is not None:
+        is_count = isinstance(count, int) and not isinstance(count, bool)
+        if not is_count or not 0 <= count <= MAX_LOGPROBS:
+            raise InvalidRequest(
+                f"top_logprobs = {shown(count)}, must be a whole number from 0 to {MAX_LOGPROBS}",
+                "top_logprobs",
+            )
+        if count and not is_wanted:
+            raise InvalidRequest("top_logprobs is only allowed when logprobs is true", "top_logprobs")
+    return (count or 0) if is_wanted else None
+
+
+def _with_response_format(sampling: SamplingParams, value: Any) -> SamplingParams:
+    guide = read_response_format(value)
+    if guide is None:
+        return sampling
+    if sampling.guide is not None:
+        raise InvalidRequest(
+            f"response_format and guided_{sampling.guide.kind} are both given, one answer can follow only one",
+            "response_format",
+        )
+    return msgspec.structs.replace(sampling, guide=guide)
+
+
+def _check_sampling(values: dict[str, Any], param: str) -> SamplingParams:
+    try:
+        return check_sampling(values)
     except SamplingError as exc:
         (key,) = values
         raise InvalidRequest(str(exc).replace(key, param, 1), param) from exc

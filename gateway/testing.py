@@ -41,6 +41,9 @@ class Script:
     pieces: tuple[str, ...] = ("Hello", " world")
     """One response each; the last one carries the finish reason."""
     finish_reason: str = "stop"
+    num_cached_tokens: int = 0
+    logprobs: str = ""
+    """JSON, sent with every piece; "": none."""
     delay_s: float = 0.0
     """Before each piece."""
     error: str = ""
@@ -114,6 +117,7 @@ class FakeTriton:
                 piece,
                 script.finish_reason if has_reason else "null",
                 is_final=has_reason and script.ending == "with-last",
+                script=script,
             )
         if script.code is not None:
             await context.abort(script.code, script.error)
@@ -193,14 +197,18 @@ def _texts(raw: bytes) -> list[str]:
     return texts
 
 
-def _text_response(request: Any, text: str, finish_reason: str, *, is_final: bool) -> Any:
+def _text_response(request: Any, text: str, finish_reason: str, *, is_final: bool, script: Script) -> Any:
     response = service_pb2.ModelInferResponse(model_name=request.model_name, id=request.id)
-    for name, value in (("text_output", text), ("finish_reason", finish_reason)):
+    texts = {"text_output": text, "finish_reason": finish_reason}
+    if script.logprobs:
+        texts["logprobs"] = script.logprobs
+    for name, value in texts.items():
         response.outputs.add(name=name, datatype="BYTES", shape=[1])
         raw = value.encode()
         response.raw_output_contents.append(len(raw).to_bytes(4, "little") + raw)
-    response.outputs.add(name="num_output_tokens", datatype="UINT32", shape=[1])
-    response.raw_output_contents.append((1).to_bytes(4, "little"))
+    for name, count in (("num_output_tokens", 1), ("num_cached_tokens", script.num_cached_tokens)):
+        response.outputs.add(name=name, datatype="UINT32", shape=[1])
+        response.raw_output_contents.append(count.to_bytes(4, "little"))
     response.parameters["triton_final_response"].bool_param = is_final
     return service_pb2.ModelStreamInferResponse(infer_response=response)
 

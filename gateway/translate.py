@@ -13,18 +13,20 @@ from collections.abc import Sequence
 from typing import Literal, Protocol, cast
 
 import msgspec
-from openai.types.chat.chat_completion import ChatCompletion
+from openai.types.chat.chat_completion import ChatCompletion, ChoiceLogprobs
 from openai.types.chat.chat_completion import Choice as ChatChoice
 from openai.types.chat.chat_completion_chunk import ChatCompletionChunk, ChoiceDelta
 from openai.types.chat.chat_completion_chunk import Choice as ChunkChoice
+from openai.types.chat.chat_completion_chunk import ChoiceLogprobs as ChunkLogprobs
 from openai.types.chat.chat_completion_message import ChatCompletionMessage
 from openai.types.completion import Completion
-from openai.types.completion_choice import CompletionChoice
-from openai.types.completion_usage import CompletionUsage
+from openai.types.completion_choice import CompletionChoice, Logprobs
+from openai.types.completion_usage import CompletionUsage, PromptTokensDetails
 from openai.types.model import Model
 
 from contracts.sampling import SamplingParams, sampling_values
 from gateway.errors import GatewayError, UpstreamFailed
+from gateway.logprobs import TokenLogprob, chat_logprobs, completion_logprobs
 
 FinishReason = Literal["stop", "length"]
 DONE = b"data: [DONE]\n\n"
@@ -36,11 +38,13 @@ def sampling_json(sampling: SamplingParams, max_tokens: int) -> bytes:
     return msgspec.json.encode(sampling_values(sampling) | {"max_tokens": max_tokens})
 
 
-def usage(num_prompt_tokens: int, num_output_tokens: int) -> CompletionUsage:
+def usage(num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int) -> CompletionUsage:
+    """`num_cached_tokens`: of the prompt, those that were not computed again."""
     return CompletionUsage(
         prompt_tokens=num_prompt_tokens,
         completion_tokens=num_output_tokens,
         total_tokens=num_prompt_tokens + num_output_tokens,
+        prompt_tokens_details=PromptTokensDetails(cached_tokens=num_cached_tokens),
     )
 
 
@@ -49,7 +53,7 @@ class Chunks(Protocol):
 
     def start(self) -> bytes: ...
 
-    def text(self, text: str) -> bytes: ...
+    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes: ...
 
     def finish(self, reason: str) -> bytes: ...
 
@@ -66,8 +70,8 @@ class ChatChunks:
     def start(self) -> bytes:
         return self._delta(ChoiceDelta(role="assistant", content=""))
 
-    def text(self, text: str) -> bytes:
-        return self._delta(ChoiceDelta(content=text))
+    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
+        return self._delta(ChoiceDelta(content=text), logprobs=logprobs)
 
     def finish(self, reason: str) -> bytes:
         return self._delta(ChoiceDelta(), cast(FinishReason, reason))
@@ -75,8 +79,11 @@ class ChatChunks:
     def usage(self, counted: CompletionUsage) -> bytes:
         return self._event([], {"usage": counted})
 
-    def _delta(self, delta: ChoiceDelta, reason: FinishReason | None = None) -> bytes:
-        choice = ChunkChoice(index=0, delta=delta, logprobs=None, finish_reason=reason)
+    def _delta(
+        self, delta: ChoiceDelta, reason: FinishReason | None = None, logprobs: Sequence[TokenLogprob] = ()
+    ) -> bytes:
+        found = ChunkLogprobs(content=chat_logprobs(logprobs), refusal=None) if logprobs else None
+        choice = ChunkChoice(index=0, delta=delta, logprobs=found, finish_reason=reason)
         return self._event([choice], self._no_usage)
 
     def _event(
@@ -92,12 +99,16 @@ class CompletionChunks:
     def __init__(self, answer_id: str, created_unix_s: int, model: str, include_usage: bool) -> None:
         self._common = {"id": answer_id, "created": created_unix_s, "model": model}
         self._no_usage = {"usage": None} if include_usage else {}
+        self._num_chars = 0
+        """Of the tokens so far: where in the text the next one begins."""
 
     def start(self) -> bytes:
         return b""
 
-    def text(self, text: str) -> bytes:
-        return self._event([_completion_choice(0, text, None)], self._no_usage)
+    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
+        found = completion_logprobs(logprobs, self._num_chars) if logprobs else None
+        self._num_chars += sum(len(token.token) for token in logprobs)
+        return self._event([_completion_choice(0, text, None, found)], self._no_usage)
 
     def finish(self, reason: str) -> bytes:
         return self._event([_completion_choice(0, "", reason)], self._no_usage)
@@ -125,10 +136,18 @@ def error_event(error: GatewayError) -> bytes:
 
 
 def chat_answer(
-    answer_id: str, created_unix_s: int, model: str, text: str, reason: str, counted: CompletionUsage
+    answer_id: str,
+    created_unix_s: int,
+    model: str,
+    text: str,
+    reason: str,
+    counted: CompletionUsage,
+    logprobs: Sequence[TokenLogprob] | None = None,
 ) -> bytes:
+    """`logprobs`: None where they were not asked for."""
     message = ChatCompletionMessage(role="assistant", content=text, refusal=None)
-    choice = ChatChoice(index=0, message=message, logprobs=None, finish_reason=cast(FinishReason, reason))
+    found = None if logprobs is None else ChoiceLogprobs(content=chat_logprobs(logprobs), refusal=None)
+    choice = ChatChoice(index=0, message=message, logprobs=found, finish_reason=cast(FinishReason, reason))
     answer = ChatCompletion(
         id=answer_id,
         object="chat.completion",
@@ -144,10 +163,14 @@ def completion_answer(
     answer_id: str,
     created_unix_s: int,
     model: str,
-    texts_and_reasons: Sequence[tuple[str, str]],
+    outcomes: Sequence[tuple[str, str, Sequence[TokenLogprob] | None]],
     counted: CompletionUsage,
 ) -> bytes:
-    choices = [_completion_choice(index, *pair) for index, pair in enumerate(texts_and_reasons)]
+    """`outcomes`: text, finish reason and, where they were asked for, log probabilities of each prompt's answer."""
+    choices = [
+        _completion_choice(index, text, reason, None if logprobs is None else completion_logprobs(logprobs))
+        for index, (text, reason, logprobs) in enumerate(outcomes)
+    ]
     answer = Completion(
         id=answer_id,
         object="text_completion",
@@ -159,13 +182,15 @@ def completion_answer(
     return answer.model_dump_json(exclude_unset=True).encode()
 
 
-def _completion_choice(index: int, text: str, reason: str | None) -> CompletionChoice:
+def _completion_choice(
+    index: int, text: str, reason: str | None, logprobs: Logprobs | None = None
+) -> CompletionChoice:
     # In a stream the type's finish_reason is null until the end, which the type itself does not say.
     return CompletionChoice.model_construct(
         _fields_set={"index", "text", "logprobs", "finish_reason"},
         index=index,
         text=text,
-        logprobs=None,
+        logprobs=logprobs,
         finish_reason=cast(FinishReason, reason),
     )
 

@@ -19,6 +19,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from gateway.errors import DeadlineExceeded, GatewayError, UpstreamFailed, from_triton
+from gateway.logprobs import TokenLogprob, read_logprobs
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """gRPC's default of 4 MiB is less than the bodies the gateway takes; Triton itself allows 2 GiB."""
@@ -37,6 +38,13 @@ _CHANNEL_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
+
+_ALWAYS_TRUE = (
+    "exclude_input_in_output",
+    "return_finish_reason",
+    "return_num_output_tokens",
+    "return_num_cached_tokens",
+)
 
 _T = TypeVar("_T")
 
@@ -62,6 +70,10 @@ class GenerateReply:
     num_output_tokens: int
     finish_reason: str | None
     """Set on the last one that carries text."""
+    num_cached_tokens: int = 0
+    """Of the prompt."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of `num_output_tokens`, when the sampling settings ask for them."""
 
 
 class TritonClient:
@@ -181,14 +193,17 @@ async def _awaited(call: Awaitable[_T]) -> _T:
 async def collect(replies: AsyncIterator[GenerateReply]) -> GenerateReply:
     """All replies as one. Raises UpstreamFailed when none of them says why the answer ended."""
     texts: list[str] = []
-    num_output_tokens = 0
+    logprobs: list[TokenLogprob] = []
+    num_output_tokens = num_cached_tokens = 0
     finish_reason = None
     async for reply in replies:
         texts.append(reply.text)
         num_output_tokens += reply.num_output_tokens
+        num_cached_tokens = max(num_cached_tokens, reply.num_cached_tokens)
+        logprobs += reply.logprobs
         finish_reason = reply.finish_reason or finish_reason
     check_finished(finish_reason)
-    return GenerateReply("".join(texts), num_output_tokens, finish_reason)
+    return GenerateReply("".join(texts), num_output_tokens, finish_reason, num_cached_tokens, tuple(logprobs))
 
 
 def check_finished(finish_reason: str | None) -> None:
@@ -205,7 +220,7 @@ def _generate_request(call: GenerateCall) -> Any:
     _add_input(request, "text_input", "BYTES", [1], _bytes_element(call.text))
     _add_input(request, "sampling_parameters", "BYTES", [1], _bytes_element(call.sampling))
     _add_input(request, "stream", "BOOL", [1], bytes([call.is_stream]))
-    for flag in ("exclude_input_in_output", "return_finish_reason", "return_num_output_tokens"):
+    for flag in _ALWAYS_TRUE:
         _add_input(request, flag, "BOOL", [1], b"\1")
     return request
 
@@ -234,19 +249,30 @@ def _generate_reply(response: Any) -> GenerateReply:
     try:
         return GenerateReply(
             text=_element_text(raw["text_output"]),
-            num_output_tokens=int.from_bytes(raw.get("num_output_tokens", b"")[:4], "little"),
+            num_output_tokens=_count(raw.get("num_output_tokens", b"")),
             finish_reason=_finish_reason(raw.get("finish_reason", b"")),
+            num_cached_tokens=_count(raw.get("num_cached_tokens", b"")),
+            logprobs=read_logprobs(_element(raw["logprobs"])) if "logprobs" in raw else (),
         )
     except (KeyError, ValueError) as exc:
         raise UpstreamFailed(f"Triton's answer can't be read: {type(exc).__name__}: {exc}") from exc
 
 
+def _count(raw: bytes) -> int:
+    """The first number of a UINT32 tensor; 0 where there is none."""
+    return int.from_bytes(raw[:4], "little")
+
+
 def _element_text(raw: bytes) -> str:
-    """The text of a one-element BYTES tensor."""
+    return _element(raw).decode()
+
+
+def _element(raw: bytes) -> bytes:
+    """A one-element BYTES tensor."""
     length = int.from_bytes(raw[:4], "little")
     if len(raw) != 4 + length:
         raise ValueError(f"a BYTES element of {length} bytes came with {len(raw) - 4}")
-    return raw[4:].decode()
+    return raw[4:]
 
 
 def _finish_reason(raw: bytes) -> str | None:

@@ -80,7 +80,14 @@ class GenerateModel:
             request_id, self._next_id = self._next_id, self._next_id + 1
             self._open[request_id] = TextReply(wanted, reply)
             self._publish()
-        message = Generate(request_id, wanted.prompt, wanted.sampling, wanted.deadline_unix_s)
+        message = Generate(
+            request_id,
+            wanted.prompt,
+            wanted.sampling,
+            wanted.deadline_unix_s,
+            wanted.tenant,
+            wanted.priority,
+        )
         try:
             self._attachment.send(message)
         except BridgeError as exc:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -17,7 +18,13 @@ MAX_PROMPT_BYTES = 4 * 1024 * 1024
 """Refused before it is copied to the worker; no model here has a context near a million tokens."""
 MAX_SAMPLING_BYTES = 64 * 1024
 
+MAX_TENANT_CHARS = 256
+MAX_PRIORITY = 2**31 - 1
+
 DEADLINE_PARAMETER = "deadline_unix_ms"
+TENANT_PARAMETER = "tenant"
+PRIORITY_PARAMETER = "request_priority"
+"""Not "priority": that one Triton takes for its own queues and never passes on."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,14 @@ class GenerateRequest:
     return_finish_reason: bool
     return_num_input_tokens: bool
     return_num_output_tokens: bool
+    return_num_cached_tokens: bool
     deadline_unix_s: float | None
+    tenant: str
+    priority: int
+
+    @property
+    def return_logprobs(self) -> bool:
+        return self.sampling.logprobs is not None
 
 
 def read_generate(request: Any, now_unix_s: float | None = None) -> GenerateRequest:
@@ -40,6 +54,7 @@ def read_generate(request: Any, now_unix_s: float | None = None) -> GenerateRequ
     exclude_input = _flag(request, "exclude_input_in_output", stream)
     if stream and not exclude_input:
         raise InvalidRequest("exclude_input_in_output = false is not possible with stream = true")
+    parameters = json.loads(request.parameters() or "{}")
     return GenerateRequest(
         prompt=text_of(_only(request, "text_input"), "text_input", MAX_PROMPT_BYTES),
         sampling=_sampling(request),
@@ -48,7 +63,10 @@ def read_generate(request: Any, now_unix_s: float | None = None) -> GenerateRequ
         return_finish_reason=_flag(request, "return_finish_reason", False),
         return_num_input_tokens=_flag(request, "return_num_input_tokens", False),
         return_num_output_tokens=_flag(request, "return_num_output_tokens", False),
+        return_num_cached_tokens=_flag(request, "return_num_cached_tokens", False),
         deadline_unix_s=deadline_of(request, time.time() if now_unix_s is None else now_unix_s),
+        tenant=_tenant(parameters.get(TENANT_PARAMETER, "")),
+        priority=_priority(parameters.get(PRIORITY_PARAMETER, 0)),
     )
 
 
@@ -86,7 +104,28 @@ def deadline_of(request: Any, now_unix_s: float) -> float | None:
     return now_unix_s + timeout_us / 1e6 if timeout_us > 0 else None
 
 
+def _tenant(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > MAX_TENANT_CHARS:
+        raise InvalidRequest(f"{TENANT_PARAMETER} must be a string of at most {MAX_TENANT_CHARS} characters")
+    return value
+
+
+def _priority(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_PRIORITY:
+        raise InvalidRequest(
+            f"{PRIORITY_PARAMETER} must be a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}"
+        )
+    return value
+
+
 def _sampling(request: Any) -> SamplingParams:
+    sampling = _given_sampling(request)
+    if sampling.logprobs is None and _flag(request, "return_logprobs", False):
+        return msgspec.structs.replace(sampling, logprobs=0)
+    return sampling
+
+
+def _given_sampling(request: Any) -> SamplingParams:
     tensor = pb_utils.get_input_tensor_by_name(request, "sampling_parameters")
     if tensor is None:
         return SamplingParams()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,10 @@ import triton_python_backend_utils as pb_utils
 
 from python_backend.bridge.errors import PREFIXES, BridgeError
 from python_backend.bridge.requests import GenerateRequest
-from python_backend.messages import Delta, ErrorCode
+from python_backend.messages import Delta, ErrorCode, TokenLogprobs
+
+LOWEST_LOGPROB = -9999.0
+"""Of what can't come at all: JSON has no infinity."""
 
 # Names, not values: Triton adds TritonError to the module only after this one was imported.
 _TRITON_CODES: dict[ErrorCode, str] = {
@@ -69,6 +74,8 @@ class TextReply:
         self._texts = [request.prompt] if request.prepend_input else []
         self._num_input_tokens = 0
         self._num_output_tokens = 0
+        self._num_cached_tokens = 0
+        self._logprobs: list[TokenLogprobs] = []
 
     def push(self, delta: Delta) -> None:
         is_last = delta.finish_reason is not None or delta.error_code is not None
@@ -77,12 +84,15 @@ class TextReply:
             return
         self._num_input_tokens = delta.num_input_tokens or self._num_input_tokens
         self._num_output_tokens += delta.num_output_tokens
+        self._num_cached_tokens = delta.num_cached_tokens or self._num_cached_tokens
+        self._logprobs += delta.logprobs
         self._texts.append(delta.text)
         if is_last or (self._request.stream and delta.text):
             self.reply.send(pb_utils.InferenceResponse(self._take(delta)), final=is_last)
 
     def _take(self, delta: Delta) -> list[Any]:
-        """The outputs of what has gathered; token counts are those since the last response, as in vLLM's."""
+        """The outputs of what has gathered; output tokens and log probabilities are those since the last response,
+        as in vLLM's."""
         outputs = [_text("text_output", "".join(self._texts))]
         if self._request.return_finish_reason:
             outputs.append(_text("finish_reason", delta.finish_reason or "null"))
@@ -90,9 +100,32 @@ class TextReply:
             outputs.append(_count("num_input_tokens", self._num_input_tokens))
         if self._request.return_num_output_tokens:
             outputs.append(_count("num_output_tokens", self._num_output_tokens))
-        self._texts = []
+        if self._request.return_num_cached_tokens:
+            outputs.append(_count("num_cached_tokens", self._num_cached_tokens))
+        if self._request.return_logprobs:
+            outputs.append(_text("logprobs", logprobs_json(self._logprobs)))
+        self._texts, self._logprobs = [], []
         self._num_output_tokens = 0
         return outputs
+
+
+def logprobs_json(tokens: Sequence[TokenLogprobs]) -> str:
+    """As Triton's vLLM backend writes them: per token an object of token ids, the chosen one first. Its rank is
+    null where it is not among the likeliest that were asked for."""
+    return json.dumps([_logprobs_of(token) for token in tokens])
+
+
+def _logprobs_of(token: TokenLogprobs) -> dict[int, dict[str, Any]]:
+    ranks = {token_id: rank for rank, (token_id, _, _) in enumerate(token.top, start=1)}
+    chosen = (token.token_id, token.token, token.logprob)
+    return {
+        token_id: {
+            "logprob": max(logprob, LOWEST_LOGPROB),
+            "rank": ranks.get(token_id),
+            "decoded_token": text,
+        }
+        for token_id, text, logprob in [chosen, *token.top]
+    }
 
 
 def _text(name: str, value: str) -> Any:

@@ -9,6 +9,7 @@ import openai
 import pytest
 import pytest_asyncio
 
+from contracts.guide import Guide
 from contracts.sampling import parse_sampling
 from gateway.testing import TINY_CONTEXT_TOKENS, FakeTriton, RunningGateway, Script, running_gateway
 
@@ -75,6 +76,53 @@ async def test_a_chat_streams(rig: Rig, client: openai.AsyncOpenAI) -> None:
     assert last.usage is not None
     assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (HELLO_TOKENS, 4)
     assert rig[0].generates[0].inputs["stream"] == b"\1"
+
+
+STEP = '[{"7": {"logprob": -0.5, "rank": 1, "decoded_token": "He"}}]'
+
+
+async def test_output_settings_go_to_triton_and_log_probabilities_and_cached_tokens_come_back(
+    rig: Rig, client: openai.AsyncOpenAI
+) -> None:
+    """In chat, whole and streamed, and in completions."""
+    rig[0].script = Script(num_cached_tokens=5, logprobs=STEP)
+    asked = {
+        "model": "chat",
+        "messages": [{"role": "user", "content": "hi"}],
+        "logprobs": True,
+        "top_logprobs": 1,
+    }
+    answer = await client.chat.completions.create(
+        **asked,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": True},
+        },
+        presence_penalty=1.5,
+        logit_bias={"5": 7},
+        extra_body={"min_tokens": 2, "stop_token_ids": [9]},
+    )
+    sampling = parse_sampling(rig[0].generates[0].sampling)
+    assert sampling.guide == Guide("json", '{"type":"object"}')
+    assert (sampling.presence_penalty, sampling.logit_bias, sampling.logprobs) == (1.5, ((5, 7.0),), 1)
+    assert (sampling.min_tokens, sampling.stop_token_ids) == (2, (9,))
+    assert answer.usage.prompt_tokens_details.cached_tokens == 5
+    tokens = answer.choices[0].logprobs.content
+    assert [(token.token, token.logprob, token.top_logprobs[0].token) for token in tokens] == [
+        ("He", -0.5, "He")
+    ] * 2
+
+    stream = await client.chat.completions.create(
+        **asked, stream=True, stream_options={"include_usage": True}
+    )
+    *chunks, last = [chunk async for chunk in stream]
+    found = [chunk.choices[0].logprobs for chunk in chunks]
+    assert [logprobs.content[0].token for logprobs in found if logprobs] == ["He", "He"]
+    assert last.usage.prompt_tokens_details.cached_tokens == 5
+
+    classic = await client.completions.create(model="chat", prompt="hi", logprobs=1)
+    assert classic.choices[0].logprobs.tokens == ["He", "He"]
+    assert classic.choices[0].logprobs.text_offset == [0, 2]
 
 
 async def test_the_sync_client_works_as_well(rig: Rig) -> None:

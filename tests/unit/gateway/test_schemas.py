@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from contracts.guide import Guide
 from gateway.errors import GatewayError, InvalidRequest, UnsupportedFeature
 from gateway.schemas import MAX_EMBED_INPUTS, parse_chat, parse_completion, parse_embedding
 
@@ -132,12 +133,7 @@ def test_unsupported_parts_and_roles_are_refused_by_name(message: dict[str, Any]
     [
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
         ("tool_choice", "auto"),
-        ("response_format", {"type": "json_object"}),
-        ("logprobs", True),
-        ("top_logprobs", 3),
-        ("frequency_penalty", 0.5),
-        ("presence_penalty", -1),
-        ("logit_bias", {"999999999": 5}),
+        ("best_of", 2),
         ("audio", {"voice": "alloy"}),
         ("modalities", ["audio"]),
         ("n", 2),
@@ -156,7 +152,6 @@ def test_an_unsupported_feature_is_refused_by_name(key: str, value: Any) -> None
     ("key", "value"),
     [
         ("echo", True),
-        ("logprobs", 0),
         ("suffix", "end"),
         ("best_of", 3),
         ("prompt", [1, 2]),
@@ -186,6 +181,27 @@ def test_an_unsupported_completion_is_refused_by_name(key: str, value: Any) -> N
         ("stop", ["x"] * 17),
         ("seed", 2**70),
         ("ignore_eos", "yes"),
+        ("frequency_penalty", 2.5),
+        ("presence_penalty", "high"),
+        ("repetition_penalty", 0),
+        ("min_p", 2),
+        ("min_tokens", -1),
+        ("stop_token_ids", 5),
+        ("logit_bias", {"999999999": 5}),
+        ("logit_bias", {"5": 101}),
+        ("logprobs", 1),
+        ("top_logprobs", 3),
+        ("top_logprobs", 21),
+        ("top_logprobs", True),
+        ("guided_json", 5),
+        ("guided_choice", []),
+        ("response_format", "json"),
+        ("response_format", {}),
+        ("response_format", {"type": "yaml"}),
+        ("response_format", {"type": "json_schema"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x"}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": {}, "strict": 1}}),
+        ("response_format", {"type": "json_schema", "json_schema": {"schema": {"enum": ["x" * 40_000]}}}),
         ("stream", "yes"),
         ("stream", 1),
         ("stream_options", {"include_usage": "yes"}),
@@ -198,6 +214,58 @@ def test_a_wrong_value_is_named(key: str, value: Any) -> None:
     error = refusal(parse_chat, chat(**{"stream": True, key: value}))
     assert (error.param or "").split(".")[0] == key
     assert key in error.message
+
+
+def test_output_settings_reach_the_sampling_parameters() -> None:
+    """OpenAI's and vLLM's, for chat and completions alike."""
+    settings = {
+        "presence_penalty": 0.5, "frequency_penalty": -1, "repetition_penalty": 1.2, "min_p": 0.1, "min_tokens": 20,
+        "stop_token_ids": [7], "logit_bias": {"5": -100}, "guided_choice": ["a", "b"],
+    }  # fmt: skip
+    for sampling in (
+        parse_chat(chat(**settings)).sampling,
+        parse_completion(completion(**settings)).sampling,
+    ):
+        assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, -1.0)
+        assert (sampling.repetition_penalty, sampling.min_p, sampling.min_tokens) == (1.2, 0.1, 20)
+        assert (sampling.stop_token_ids, sampling.logit_bias) == ((7,), ((5, -100.0),))
+        assert sampling.guide == Guide("choice", '["a","b"]')
+
+
+def test_log_probabilities_are_asked_for_in_each_routes_own_way() -> None:
+    """Chat: a switch and a count. Completions: a count."""
+    assert parse_chat(chat()).sampling.logprobs is None
+    assert parse_chat(chat(logprobs=False, top_logprobs=0)).sampling.logprobs is None
+    assert parse_chat(chat(logprobs=True)).sampling.logprobs == 0
+    assert parse_chat(chat(logprobs=True, top_logprobs=5)).sampling.logprobs == 5
+    assert parse_completion(completion(logprobs=0)).sampling.logprobs == 0
+    assert parse_completion(completion(logprobs=3)).sampling.logprobs == 3
+    assert refusal(parse_completion, completion(logprobs=True)).param == "logprobs"
+    assert refusal(parse_completion, completion(logprobs=21)).param == "logprobs"
+
+
+def test_a_response_format_is_a_guide() -> None:
+    """Any object, or a schema: strict, it is enforced whole or refused; otherwise as far as possible."""
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+    def guide(response_format: Any) -> Guide | None:
+        return parse_chat(chat(response_format=response_format)).sampling.guide
+
+    assert guide({"type": "text"}) is None
+    assert guide({"type": "json_object"}) == Guide("json", '{"type":"object"}')
+    for strict, is_lenient in ((True, False), (False, True), (None, True)):
+        found = guide(
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": strict}}
+        )
+        assert found is not None
+        assert (json.loads(found.text), found.is_lenient) == (schema, is_lenient)
+
+
+def test_two_guides_are_refused() -> None:
+    """One answer can follow only one."""
+    error = refusal(parse_chat, chat(response_format={"type": "json_object"}, guided_regex="a"))
+    assert error.param == "response_format"
+    assert refusal(parse_chat, chat(guided_json={}, guided_regex="a")).param == "guided_json"
 
 
 def test_an_unknown_key_names_the_nearest_known_one() -> None:

@@ -7,12 +7,15 @@ import json
 import struct
 from typing import Any
 
+import msgspec
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from contracts.guide import Guide
 from contracts.sampling import SamplingParams, parse_sampling
 from gateway import translate
 from gateway.errors import UpstreamFailed, UpstreamUnavailable
+from gateway.logprobs import TokenLogprob, read_logprobs
 
 
 def data_of(event: bytes) -> dict[str, Any]:
@@ -24,11 +27,18 @@ def data_of(event: bytes) -> dict[str, Any]:
 
 def test_sampling_settings_come_back_from_their_json() -> None:
     """What the gateway writes the bridge reads as the same."""
-    wanted = SamplingParams(temperature=0.5, top_p=0.9, top_k=4, seed=7, stop=("a", "🙂"), ignore_eos=True)
+    wanted = SamplingParams(
+        temperature=0.5,
+        seed=7,
+        stop=("a", "🙂"),
+        logit_bias=((5, -1.5),),
+        stop_token_ids=(3,),
+        logprobs=0,
+        guide=Guide("json", '{"type":"string"}', is_lenient=True),
+    )
     read = parse_sampling(translate.sampling_json(wanted, 33))
-    assert (read.temperature, read.top_p, read.top_k, read.seed) == (0.5, 0.9, 4, 7)
-    assert (read.stop, read.ignore_eos, read.max_tokens) == (("a", "🙂"), True, 33)
-    assert parse_sampling(translate.sampling_json(SamplingParams(), 5)).seed is None
+    assert read == msgspec.structs.replace(wanted, max_tokens=33)
+    assert parse_sampling(translate.sampling_json(SamplingParams(), 5)) == SamplingParams(max_tokens=5)
 
 
 def test_chat_events_are_openais() -> None:
@@ -53,9 +63,14 @@ def test_usage_comes_in_an_event_without_choices() -> None:
     """And is null in all before it."""
     chunks = translate.ChatChunks("chatcmpl-1", 5, "chat", include_usage=True)
     assert data_of(chunks.text("x"))["usage"] is None
-    last = data_of(chunks.usage(translate.usage(3, 4)))
+    last = data_of(chunks.usage(translate.usage(3, 4, 2)))
     assert last["choices"] == []
-    assert last["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    assert last["usage"] == {
+        "prompt_tokens": 3,
+        "completion_tokens": 4,
+        "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 2},
+    }
 
 
 def test_completion_events_are_openais() -> None:
@@ -68,9 +83,56 @@ def test_completion_events_are_openais() -> None:
     assert data_of(chunks.finish("stop"))["choices"][0]["finish_reason"] == "stop"
 
 
+PARIS = TokenLogprob(" Paris", -0.1, ((" Paris", -0.1), (" Lyon", -2.5)))
+HALF = TokenLogprob("\ufffd", -3.0, ((".", -0.5),))
+
+
+def test_chat_chunks_carry_log_probabilities() -> None:
+    """With the token's bytes, which half a character has none of."""
+    chunks = translate.ChatChunks("chatcmpl-1", 5, "chat", include_usage=False)
+    found = data_of(chunks.text(" Paris", [PARIS, HALF]))["choices"][0]["logprobs"]
+    first, second = found["content"]
+    assert (first["token"], first["logprob"], bytes(first["bytes"])) == (" Paris", -0.1, b" Paris")
+    assert [entry["token"] for entry in first["top_logprobs"]] == [" Paris", " Lyon"]
+    assert second["bytes"] is None
+    assert data_of(chunks.text("x"))["choices"][0]["logprobs"] is None
+
+
+def test_completion_chunks_carry_log_probabilities_in_the_classic_shape() -> None:
+    """Parallel lists; offsets count on from chunk to chunk; the chosen token is among its alternatives."""
+    chunks = translate.CompletionChunks("cmpl-1", 5, "chat", include_usage=False)
+    first = data_of(chunks.text(" Paris", [PARIS]))["choices"][0]["logprobs"]
+    second = data_of(chunks.text("", [HALF]))["choices"][0]["logprobs"]
+    assert first == {
+        "text_offset": [0],
+        "token_logprobs": [-0.1],
+        "tokens": [" Paris"],
+        "top_logprobs": [{" Paris": -0.1, " Lyon": -2.5}],
+    }
+    assert second["text_offset"] == [6]
+    assert second["top_logprobs"] == [{"\ufffd": -3.0, ".": -0.5}]
+
+
+def test_log_probabilities_are_read_as_tritons_vllm_backend_writes_them() -> None:
+    """The chosen token first, ranks by likelihood; one beyond those asked for has none."""
+    raw = json.dumps(
+        [
+            {
+                "7": {"logprob": -3.0, "rank": None, "decoded_token": "c"},
+                "5": {"logprob": -1.0, "rank": 2, "decoded_token": "b"},
+                "4": {"logprob": -0.5, "rank": 1, "decoded_token": "a"},
+            }
+        ]
+    )
+    assert read_logprobs(raw.encode()) == (TokenLogprob("c", -3.0, (("a", -0.5), ("b", -1.0))),)
+    for broken in (b"[{}]", b"{}", b"[", b'[{"1": {"logprob": "x"}}]'):
+        with pytest.raises(ValueError, match="log"):
+            read_logprobs(broken)
+
+
 def test_a_chat_answer_is_openais() -> None:
     """The client's own type takes it."""
-    raw = translate.chat_answer("chatcmpl-1", 5, "chat", "yes", "stop", translate.usage(3, 4))
+    raw = translate.chat_answer("chatcmpl-1", 5, "chat", "yes", "stop", translate.usage(3, 4, 0))
     answer = ChatCompletion.model_validate_json(raw)
     assert answer.choices[0].message.content == "yes"
     assert answer.choices[0].finish_reason == "stop"

@@ -13,7 +13,7 @@ from python_backend.bridge.errors import InvalidRequest  # noqa: E402 (after the
 from python_backend.bridge.requests import MAX_PROMPT_BYTES, read_generate, read_texts  # noqa: E402
 from python_backend.bridge.responses import Reply, TextReply, triton_error  # noqa: E402
 from python_backend.bridge.testing import FakeRequest, FakeSender  # noqa: E402
-from python_backend.messages import Delta  # noqa: E402
+from python_backend.messages import Delta, TokenLogprobs  # noqa: E402
 
 
 def request_of(**inputs) -> FakeRequest:
@@ -61,6 +61,68 @@ def test_what_a_client_can_get_wrong_is_refused_by_name(inputs, words):
 def test_a_missing_prompt_is_named():
     with pytest.raises(InvalidRequest, match="text_input is missing"):
         read_generate(FakeRequest({}), 0.0)
+
+
+def test_tenant_and_priority_are_request_parameters():
+    """Nobody's and 0 unless given."""
+    plain = read_generate(request_of(), 0.0)
+    given = read_generate(
+        FakeRequest({"text_input": b"hi"}, json.dumps({"tenant": "acme", "request_priority": -3})), 0.0
+    )
+    assert (plain.tenant, plain.priority) == ("", 0)
+    assert (given.tenant, given.priority) == ("acme", -3)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"tenant": 5},
+        {"tenant": "x" * 257},
+        {"tenant": None},
+        {"request_priority": "high"},
+        {"request_priority": True},
+        {"request_priority": 1.5},
+        {"request_priority": 2**31},
+    ],
+)
+def test_a_parameter_of_another_type_is_refused_by_name(parameters):
+    """Too long and too large ones too."""
+    (name,) = parameters
+    with pytest.raises(InvalidRequest, match=f"{name} must be"):
+        read_generate(FakeRequest({"text_input": b"hi"}, json.dumps(parameters)), 0.0)
+
+
+def test_log_probabilities_come_with_each_response_when_the_flag_or_the_settings_ask_for_them():
+    """Those since the last response, in the shape of Triton's vLLM backend; what is impossible is -9999."""
+    deltas = (
+        Delta(0, "", 1, logprobs=[TokenLogprobs(7, "c", -3.0, [(4, "a", -0.5), (5, "b", float("-inf"))])]),
+        Delta(0, "ca", 1, logprobs=[TokenLogprobs(4, "a", -0.5, [(4, "a", -0.5)])]),
+        Delta(0, "", 1, finish_reason="stop", logprobs=[TokenLogprobs(2, "<end>", -0.1)]),
+    )
+    asked = request_of(stream=True, sampling_parameters=b'{"logprobs": 2}')
+    first, last = [json.loads(r.outputs()["logprobs"]) for r in replies_to(asked, *deltas).responses]
+    assert list(first[0]) == ["7", "4", "5"]
+    assert first[0]["7"] == {"logprob": -3.0, "rank": None, "decoded_token": "c"}
+    assert (first[0]["4"]["rank"], first[0]["5"]["logprob"]) == (1, -9999.0)
+    assert first[1] == {"4": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}
+    assert [list(step) for step in last] == [["2"]]
+
+    flagged = request_of(return_logprobs=True)
+    assert read_generate(flagged, 0.0).sampling.logprobs == 0
+    assert "logprobs" in replies_to(flagged, *deltas).responses[0].outputs()
+    assert "logprobs" not in replies_to(request_of(), *deltas).responses[0].outputs()
+
+
+def test_cached_tokens_are_told_when_asked_for():
+    """The first delta knows them; a later one may not."""
+    request = request_of(stream=True, return_num_cached_tokens=True)
+    deltas = (
+        Delta(0, "a", 1, num_input_tokens=40, num_cached_tokens=32),
+        Delta(0, "b", 1, finish_reason="stop"),
+    )
+    outputs = [response.outputs() for response in replies_to(request, *deltas).responses]
+    assert [output["num_cached_tokens"] for output in outputs] == [32, 32]
+    assert "num_cached_tokens" not in replies_to(request_of(), *deltas).responses[0].outputs()
 
 
 @pytest.mark.parametrize(
