@@ -7,7 +7,7 @@ whole. Writers:
     header   node     magic, number of slots, CPU budget
     slot     node     state, model number, generation
              bridge   in_flight, cap, landed
-             worker   running, waiting, blocks used, blocks leased, tokens out
+             worker   running, waiting, blocks used, blocks leased, tokens out, preemptions, cached tokens
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Word(IntEnum):
     BLOCKS_USED = 10
     BLOCKS_LEASED = 11
     TOKENS_OUT = 12
+    PREEMPTIONS = 13
+    CACHED_TOKENS = 14
 
 
 class _Header(IntEnum):

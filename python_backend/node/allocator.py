@@ -31,6 +31,10 @@ class Allocator:
         return self.total_bytes - self.leased_bytes
 
     @property
+    def num_extents(self) -> int:
+        return len(self._extents)
+
+    @property
     def largest_free_bytes(self) -> int:
         """Of one hole; an aligned request may find less room in it."""
         return self._holes_by_size[-1][0] if self._holes_by_size else 0
@@ -57,7 +61,7 @@ class Allocator:
         """
         nbytes = self._extents.pop(offset, None)
         if nbytes is None:
-            raise self._no_extent(offset)
+            raise self.no_extent_at(offset)
         self.leased_bytes -= nbytes
         start, end = offset, offset + nbytes
         if (before := self._hole_ending_at.get(start)) is not None:
@@ -68,6 +72,24 @@ class Allocator:
             end += size_after
         self._add_hole(start, end - start)
         return nbytes
+
+    def split(self, offset: int, first_bytes: int) -> None:
+        """The extent at `offset` becomes two: `first_bytes`, and the rest. Raises ExtentUnknown, ExtentFreedTwice;
+        ValueError when a part would be empty."""
+        nbytes = self._extents.get(offset)
+        if nbytes is None:
+            raise self.no_extent_at(offset)
+        if not 0 < first_bytes < nbytes:
+            raise ValueError(f"cannot split an extent of {nbytes} bytes after {first_bytes}")
+        self._extents[offset] = first_bytes
+        self._extents[offset + first_bytes] = nbytes - first_bytes
+
+    def aligned_free_bytes(self, alignment: int) -> int:
+        """All that requests of exactly `alignment` bytes, so aligned, would get now."""
+        return sum(
+            max(0, (hole + size) // alignment * alignment - -(-hole // alignment) * alignment)
+            for size, hole in self._holes_by_size
+        )
 
     def size_of(self, offset: int) -> int | None:
         """Bytes of the extent that starts at `offset`; None: none does."""
@@ -126,7 +148,8 @@ class Allocator:
         del self._hole_ending_at[offset + size]
         del self._holes_by_size[bisect_left(self._holes_by_size, (size, offset))]
 
-    def _no_extent(self, offset: int) -> ExtentUnknown | ExtentFreedTwice:
+    def no_extent_at(self, offset: int) -> ExtentUnknown | ExtentFreedTwice:
+        """The error for an offset where no extent starts; it knows whether one may have been there."""
         for size, hole in self._holes_by_size:
             if hole <= offset < hole + size:
                 return ExtentFreedTwice(

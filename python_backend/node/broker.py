@@ -32,14 +32,23 @@ from python_backend.messages import (
 from python_backend.node.desk import LeaseDesk
 from python_backend.node.errors import ModelUnknown, SlotsExhausted, WorkersKeepDying
 from python_backend.node.instances import Instance, InstanceId, Instances, WorkerId
-from python_backend.node.leases import Leases
 from python_backend.node.peers import Peer
+from python_backend.node.pool import Pool
+from python_backend.node.quota import ModelQuota
 from python_backend.node.spares import SparePlanner, Worker, WorkerState
 from python_backend.node.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-WORKER_WORDS = (Word.RUNNING, Word.WAITING, Word.BLOCKS_USED, Word.BLOCKS_LEASED, Word.TOKENS_OUT)
+WORKER_WORDS = (
+    Word.RUNNING,
+    Word.WAITING,
+    Word.BLOCKS_USED,
+    Word.BLOCKS_LEASED,
+    Word.TOKENS_OUT,
+    Word.PREEMPTIONS,
+    Word.CACHED_TOKENS,
+)
 
 
 @dataclass(frozen=True)
@@ -57,20 +66,20 @@ class Broker:
         self,
         models: Sequence[str],
         shared: BoardShare,
-        leases: Leases,
+        pool: Pool,
         instances: Instances,
         planner: SparePlanner,
         make_workers: Callable[[Callable[[Worker, WorkerToNode], None], Callable[[Worker], None]], Workers],
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self.models = list(models)
         self.bound: dict[str, ModelBound] = {}
-        self.desk = LeaseDesk(leases, self.bound, self._answer)
+        self.desk = LeaseDesk(pool, self.bound, self._answer, self._idle_workers, self._loop)
         self.instances = instances
         self.planner = planner
         self.workers = make_workers(self._worker_says, self._worker_gone)
         self._board = shared.board
         self._board_fd = shared.fd
-        self._loop = asyncio.get_running_loop()
         self._connections = itertools.count(1)
         self._bridges: dict[InstanceId, Peer[BridgeToNode]] = {}
         self._replenishing: asyncio.TimerHandle | None = None
@@ -79,9 +88,11 @@ class Broker:
 
     # --- what comes from outside ---
 
-    def bind(self, bound: ModelBound) -> None:
+    def bind(self, bound: ModelBound, quota: ModelQuota) -> None:
         """The model can have workers from now on."""
         self.bound[bound.model] = bound
+        if bound.block_bytes:
+            self.desk.pool.add_model(bound.model, bound.block_bytes, quota)
         self._replenish()
 
     def connect(self, sock: socket.socket) -> None:
@@ -219,6 +230,16 @@ class Broker:
 
     def _answer(self, worker: Worker, message: Message) -> None:
         self.workers.send(worker, message)
+
+    def _idle_workers(self) -> list[Worker]:
+        """Attached, and with nothing to do by what they wrote on the board."""
+        return [
+            worker
+            for instance in self.instances.all()
+            if (worker := self.workers.get(instance.worker) if instance.worker else None)
+            and not self._board.get(instance.slot, Word.RUNNING)
+            and not self._board.get(instance.slot, Word.WAITING)
+        ]
 
     def _worker_ready(self, worker: Worker, pid: int) -> None:
         self.workers.set_pid(worker.id, pid)

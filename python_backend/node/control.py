@@ -100,7 +100,7 @@ async def start_control(path: Path, view: NodeView) -> grpc.aio.Server:
 
 def describe(view: NodeView) -> node_pb2.NodeStatus:
     broker = view.broker
-    stats = broker.desk.leases.stats()
+    stats = broker.desk.pool.stats()
     return node_pb2.NodeStatus(
         pid=os.getpid(),
         pool=node_pb2.PoolStatus(
@@ -165,7 +165,7 @@ def _describe_workers(broker: Broker) -> list[node_pb2.WorkerStatus]:
                 model=worker.model,
                 state=worker.state,
                 instance=instance.name if instance else "",
-                leased_bytes=broker.desk.leases.leased_bytes(worker.id),
+                leased_bytes=broker.desk.pool.leased_bytes(worker.id),
             )
         )
     return statuses

@@ -15,7 +15,6 @@ from pathlib import Path
 from contracts.stack import ServedModel
 from python_backend.board import NUM_SLOTS, Board
 from python_backend.messages import BindModel, SpawnWorker, WorkerExited, WorkerSpawned
-from python_backend.node.allocator import Allocator
 from python_backend.node.arena import WeightSet, create_kv_arena, load_weights
 from python_backend.node.broker import BoardShare, Broker
 from python_backend.node.config import NodeConfig
@@ -28,8 +27,9 @@ from python_backend.node.errors import (
 )
 from python_backend.node.forkserver import FORKSERVER_COMMAND, ForkServer, describe_exit
 from python_backend.node.instances import Instances, Slots
-from python_backend.node.leases import Leases
 from python_backend.node.peers import Listener
+from python_backend.node.pool import Pool
+from python_backend.node.quota import ModelQuota
 from python_backend.node.spares import REPLENISH_DELAY_S, SparePlanner, Worker
 from python_backend.node.workers import STOP_TIMEOUT_S, Workers
 
@@ -135,6 +135,9 @@ class Daemon:
             table_path=str(weights.table_path),
             weights_bytes=weights.num_bytes,
             max_context_tokens=served.max_context_tokens,
+            precision=served.precision,
+            kv_precision=served.kv_precision,
+            fingerprint=weights.fingerprint,
         )
         bound = await self._fork_server.bind(message, weights.fd)
         if bound.block_bytes > self._kv_bytes:
@@ -143,7 +146,7 @@ class Daemon:
                 f" {bound.block_tokens} tokens); raise pool_bytes"
             )
         logger.info("model %s is bound, %d bytes of weights", served.name, weights.num_bytes)
-        self._broker.bind(bound)
+        self._broker.bind(bound, quota_of(served))
 
     def _make_broker(self, stack: AsyncExitStack) -> Broker:
         config = self._config
@@ -155,7 +158,7 @@ class Daemon:
         return Broker(
             models=names,
             shared=BoardShare(self._board, board_fd),
-            leases=Leases(Allocator(self._kv_bytes)),
+            pool=Pool(self._kv_bytes),
             instances=Instances(Slots(NUM_SLOTS)),
             planner=SparePlanner(
                 {name: config.num_spares(name) for name in names},
@@ -190,7 +193,7 @@ class Daemon:
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             try:
-                self._broker.desk.leases.check()
+                self._broker.desk.pool.check()
             except PoolInconsistent:
                 logger.exception("the pool's books do not add up")
 
@@ -202,6 +205,15 @@ class Daemon:
         if self._kv_fd >= 0:
             os.close(self._kv_fd)
             self._kv_fd = -1
+
+
+def quota_of(served: ServedModel) -> ModelQuota:
+    return ModelQuota(
+        floor_bytes=served.kv_floor_bytes,
+        ceiling_bytes=served.kv_ceiling_bytes,
+        tenant_ceiling_bytes=served.tenant_ceiling_bytes,
+        cache_bytes=served.prefix_cache_bytes,
+    )
 
 
 def lock_run_dir(run_dir: Path, stack: AsyncExitStack) -> None:

@@ -13,6 +13,7 @@ NodeError
 │   ├── PoolTooSmall
 │   ├── ExtentUnknown
 │   ├── ExtentFreedTwice
+│   ├── ReferenceUnknown
 │   └── PoolInconsistent
 ├── SlotsExhausted
 ├── ModelUnknown
@@ -75,6 +76,10 @@ class ExtentUnknown(PoolError):
 
 class ExtentFreedTwice(PoolError):
     """Release of what is free already."""
+
+
+class ReferenceUnknown(PoolError):
+    """A prefix block is dropped by who holds no reference on it, or published by who does not hold it."""
 
 
 class PoolInconsistent(PoolError):

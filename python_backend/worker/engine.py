@@ -25,6 +25,14 @@ from python_backend.worker.scheduler import Scheduled, Scheduler, SchedulerConfi
 from python_backend.worker.sequence import Sequence
 
 
+STUCK_TIMEOUT_S = 30.0
+"""So long nothing of this worker may run because others hold the pool; then the next request gets an error."""
+
+
+SURPLUS_BLOCKS = 16
+"""A busy worker keeps this many free blocks beside one per running sequence."""
+
+
 class Runner(Protocol):
     """Computes what was scheduled; returns logits [entries that sample, vocabulary]."""
 
@@ -87,6 +95,8 @@ class Engine:
         self.scheduler = Scheduler(pool, config.scheduler)
         self.num_steps = 0
         self.num_tokens_out = 0
+        self.num_cached_tokens = 0
+        self._stuck_since_unix_s: float | None = None
         self.on_tokens: Callable[[int, list[int]], None] | None = None
         """For tests and tools: called with (request id, all output tokens) when a request ends."""
 
@@ -100,11 +110,16 @@ class Engine:
         prompt: str,
         sampling: SamplingParams,
         deadline_unix_s: float | None = None,
+        *,
+        tenant: str = "",
+        priority: int = 0,
     ) -> None:
         """Accept a request; its deltas come out of `step`. Raises RequestRefused."""
         tokens = list(without_double_start(self._tokenizer.encode(prompt).ids, self._start_ids))
         self._check(tokens)
-        sequence = Sequence(request_id, tokens, len(tokens), sampling, deadline_unix_s)
+        sequence = Sequence(
+            request_id, tokens, len(tokens), sampling, deadline_unix_s, tenant=tenant, priority=priority
+        )
         self._sampler.add(sequence)
         self._streams[request_id] = _Stream(
             sequence, Output(sequence, self._tokenizer, self._limits, self._token_texts)
@@ -139,9 +154,13 @@ class Engine:
         deltas = self._drop_expired(now_unix_s)
         batch = self.scheduler.schedule()
         if not batch:
-            return deltas + self._fail_stuck()
+            return deltas + self._fail_stuck(now_unix_s)
+        self._stuck_since_unix_s = None
         logits = self._runner.run(batch)
         self.num_steps += 1
+        for entry in batch:
+            entry.sequence.num_computed = entry.start + entry.count
+        self._pool.publish(entry.sequence for entry in batch)
         return deltas + self._postprocess(batch, logits)
 
     @property
@@ -156,11 +175,21 @@ class Engine:
             "blocks_used": self._pool.num_used,
             "blocks_leased": self._pool.num_leased,
             "tokens_out": self.num_tokens_out,
+            "preemptions": self.scheduler.num_preemptions,
+            "cached_tokens": self.num_cached_tokens,
         }
 
     def trim(self) -> None:
-        """Nothing runs: give unused extents back to the node, check that no block is lost."""
+        """Nothing runs: give unused blocks back to the node, check that none is lost."""
         self._pool.check(self.scheduler.sequences)
+        self._pool.give_back_unused()
+
+    def give_back_surplus(self) -> None:
+        """What runs now may need a little more soon; what is free beyond that, others may need now."""
+        self._pool.give_back_unused(keep=SURPLUS_BLOCKS + len(self.scheduler.running))
+
+    def give_back_unused(self) -> None:
+        """Somebody else is short."""
         self._pool.give_back_unused()
 
     def _drop_expired(self, now_unix_s: float) -> list[Delta]:
@@ -170,26 +199,29 @@ class Engine:
             for request_id in expired
         ]
 
-    def _fail_stuck(self) -> list[Delta]:
-        """Nothing fits. A sequence alone that the whole arena cannot hold ends here; others wait for room."""
+    def _fail_stuck(self, now_unix_s: float) -> list[Delta]:
+        """Nothing fits. What the whole arena cannot hold ends here, others wait for room, but not for ever."""
         if not self.scheduler.waiting:
             return []
-        sequence = self.scheduler.waiting[0]
         self._pool.give_back_unused()
-        if self._pool.blocks_for(sequence.num_tokens) <= self._config.total_blocks:
-            return []
-        return [
-            self._fail(
-                sequence.request_id,
-                "UNAVAILABLE",
+        since = self._stuck_since_unix_s = self._stuck_since_unix_s or now_unix_s
+        sequence = self.scheduler.waiting[0]
+        blocks = self._pool.blocks_for(sequence.num_tokens)
+        if blocks > self._config.total_blocks:
+            text = (
                 f"the sequence grew to {sequence.num_tokens} tokens, more than the KV pool's "
-                f"{self._config.total_blocks * self._pool.block_tokens}; raise pool_bytes or lower max_tokens",
+                f"{self._config.total_blocks * self._pool.block_tokens}; raise pool_bytes or lower max_tokens"
             )
-        ]
+        elif now_unix_s - since >= STUCK_TIMEOUT_S:
+            text = (
+                f"the KV pool had no {blocks} blocks for {sequence.num_tokens} tokens within "
+                f"{STUCK_TIMEOUT_S:.0f} s: others hold it; try again, raise pool_bytes or a ceiling"
+            )
+        else:
+            return []
+        return [self._fail(sequence.request_id, "UNAVAILABLE", text)]
 
     def _postprocess(self, batch: list[Scheduled], logits: Tensor) -> list[Delta]:
-        for entry in batch:
-            entry.sequence.num_computed = entry.start + entry.count
         sampled = [entry.sequence for entry in batch if entry.samples]
         choices = self._sampler.choose(logits, sampled)
         self.num_tokens_out += len(choices)
@@ -214,6 +246,7 @@ class Engine:
         )
 
     def _end(self, sequence: Sequence) -> None:
+        self.num_cached_tokens += sequence.num_cached_tokens
         if self.on_tokens is not None:
             self.on_tokens(sequence.request_id, sequence.tokens[sequence.num_prompt_tokens :])
         self.scheduler.remove(sequence)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import mmap
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,12 +30,16 @@ from python_backend.worker.errors import RequestRefused
 from python_backend.worker.grammar import Grammars, GrammarVocabulary, read_vocabulary
 from python_backend.worker.kv import KVLayout, view_arena
 from python_backend.worker.lessor import NodeLessor
+from python_backend.worker.mapping import KVMapping
+from python_backend.worker.prefix import PrefixIdentity
 from python_backend.worker.process import Attachment, WorkerLoop, wait_for_attachment
 
 log = logging.getLogger(__name__)
 
 TRIM_AFTER_IDLE_S = 0.5
 """Idle this long, the worker gives its unused extents back."""
+SURPLUS_INTERVAL_S = 1.0
+"""How often a busy worker looks whether it holds far more than it uses."""
 STUCK_PAUSE_S = 0.02
 """No sequence can run because the pool is out: look again after this."""
 
@@ -79,7 +82,8 @@ class GenerateRole:
 
     def run(self, spawn: SpawnWorker, control: PacketChannel[NodeToWorker], fds: list[int]) -> None:
         """`fds`: the KV memfd. Raises WorkerExit."""
-        arena = view_arena(_map_kv(fds[0], spawn.kv_total_bytes), self.layout)
+        memory = KVMapping(fds[0], spawn.kv_total_bytes, self.layout.block_bytes)
+        arena = view_arena(memory.raw, self.layout)
         runner = DecoderRunner(self.model, arena)
         runner.warm_up(self.layout)
         attachment = wait_for_attachment(control)
@@ -90,10 +94,15 @@ class GenerateRole:
             total_blocks=arena.shape[0] // self.layout.block_tokens,
             vocabulary_size=self.model.config.vocab_size,
         )
-        pool = BlockPool(lessor, self.layout.block_tokens)
+        pool = BlockPool(lessor, self.layout.block_tokens, memory=memory, identity=self._identity())
         grammars = Grammars(self.grammar_vocabulary) if self.grammar_vocabulary else None
         engine = Engine(config, self.tokenizer, runner, pool, grammars)
         serve_generate(engine, attachment, control, lessor)
+
+
+    def _identity(self) -> PrefixIdentity:
+        bind = self.bind
+        return PrefixIdentity(bind.fingerprint, bind.precision, bind.kv_precision, self.block_tokens)
 
 
 def load_tokenizer(config_dir: str) -> tokenizers.Tokenizer:
@@ -110,6 +119,13 @@ def serve_generate(
     """Run the engine for one instance until it goes. Raises WorkerExit."""
     loop = WorkerLoop(attachment, control, lessor)
     idle_since_s: float | None = time.monotonic()
+    trimmed_s = time.monotonic()
+
+    def reclaim() -> None:
+        engine.give_back_unused()
+        lessor.reclaimed()
+
+    loop.on_reclaim = reclaim
     while True:
         messages = loop.receive(_generate_timeout(engine, idle_since_s))
         deltas = [delta for message in messages for delta in _accept(engine, message)]
@@ -120,6 +136,9 @@ def serve_generate(
             deltas += engine.step(time.time())
             if engine.num_steps == steps_before and engine.has_work:
                 time.sleep(STUCK_PAUSE_S)
+            if time.monotonic() - trimmed_s >= SURPLUS_INTERVAL_S:
+                engine.give_back_surplus()
+                trimmed_s = time.monotonic()
         elif idle_since_s is None:
             idle_since_s = time.monotonic()
         elif engine.num_leased_blocks and time.monotonic() - idle_since_s >= TRIM_AFTER_IDLE_S:
@@ -146,12 +165,14 @@ def _accept(engine: Engine, message: BridgeToWorker) -> list[Delta]:
         log.error("a generate worker was sent %s", type(message).__name__)
         return []
     try:
-        engine.add(message.request_id, message.prompt, message.sampling, message.deadline_unix_s)
+        engine.add(
+            message.request_id,
+            message.prompt,
+            message.sampling,
+            message.deadline_unix_s,
+            tenant=message.tenant,
+            priority=message.priority,
+        )
     except RequestRefused as exc:
         return [Delta(message.request_id, "", 0, error_code=exc.code, error=str(exc))]
     return []
-
-
-def _map_kv(fd: int, nbytes: int) -> torch.Tensor:
-    mapped = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-    return torch.frombuffer(mapped, dtype=torch.uint8)

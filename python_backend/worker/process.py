@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ from python_backend.messages import (
     BridgeToWorker,
     EmbedResult,
     NodeToWorker,
+    ReclaimBlocks,
     StepOutput,
     StopWorker,
     WorkerReady,
@@ -74,6 +76,8 @@ class WorkerLoop:
         self._control = control
         self._lessor = lessor
         self._budget = ThreadBudget(attachment.board.num_cpus)
+        self.on_reclaim: Callable[[], None] | None = None
+        """The node asks for what is leased and unused; called between two steps."""
         self._poll = select.poll()
         self._poll.register(attachment.bridge, select.POLLIN)
         self._poll.register(control, select.POLLIN)
@@ -97,16 +101,18 @@ class WorkerLoop:
             message, fds = self._control.receive()
         except PeerLost:
             raise WorkerExit("the node is gone") from None
-        close_fds(fds)
-        if isinstance(message, StopWorker):
-            raise WorkerExit("stopped by the node")
+        self._obey(message, fds)
 
     def _read_unread(self, lessor: NodeLessor) -> None:
         while lessor.unread:
-            message, fds = lessor.unread.popleft()
-            close_fds(fds)
-            if isinstance(message, StopWorker):
-                raise WorkerExit("stopped by the node")
+            self._obey(*lessor.unread.popleft())
+
+    def _obey(self, message: NodeToWorker, fds: list[int]) -> None:
+        close_fds(fds)
+        if isinstance(message, StopWorker):
+            raise WorkerExit("stopped by the node")
+        if isinstance(message, ReclaimBlocks) and self.on_reclaim is not None:
+            self.on_reclaim()
 
     def apply_thread_budget(self) -> None:
         """Before each step: OpenMP with more threads than cores halves everybody's speed."""

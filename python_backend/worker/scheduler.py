@@ -1,13 +1,15 @@
 """Which sequences run in the next step, and how many tokens of each. Pure: no tensors, no clock, no sockets.
 
-Decodes go first (one token each); what is left of the token budget goes to prefill chunks, oldest first.
-A decode that finds no block preempts the youngest running sequence, which is recomputed later.
+Decodes go first (one token each); what is left of the token budget goes to prefill chunks, by priority and then by
+age. A decode that finds no block preempts the youngest running sequence of the lowest priority, which is recomputed
+later; so does a waiting sequence of a higher priority.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from dataclasses import dataclass
+from operator import attrgetter
 
 from python_backend.worker.blocks import BlockPool
 from python_backend.worker.sequence import Sequence, SequenceStatus
@@ -50,9 +52,11 @@ class Scheduler:
     def __init__(self, pool: BlockPool, config: SchedulerConfig | None = None) -> None:
         self.pool = pool
         self.config = config or SchedulerConfig()
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
+        """Both by rank: the first goes first."""
         self.running: list[Sequence] = []
         self.num_preemptions = 0
+        self._num_added = 0
 
     @property
     def has_work(self) -> bool:
@@ -63,7 +67,9 @@ class Scheduler:
         return [*self.running, *self.waiting]
 
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        self._num_added += 1
+        sequence.arrival = self._num_added
+        insort(self.waiting, sequence, key=_rank)
 
     def remove(self, sequence: Sequence) -> None:
         """Finished, failed or cancelled: take it out of its queue and free its blocks."""
@@ -76,9 +82,23 @@ class Scheduler:
 
     def schedule(self) -> list[Scheduled]:
         """Choose the next step's work: decodes first, then prefill chunks. Empty: nothing can run now."""
+        self._yield_to_priority()
         decodes = self._schedule_decodes()
         budget = self.config.mixed_prefill_tokens if decodes else self.config.prefill_tokens
-        return decodes + self._schedule_prefills(budget)
+        batch = decodes + self._schedule_prefills(budget)
+        # All but its last token may have been found published: that is one token on a history, too.
+        return sorted(batch, key=lambda entry: not entry.is_decode)
+
+    def _yield_to_priority(self) -> None:
+        """Preempt running sequences for the first in the queue if its priority is higher, before any is scheduled."""
+        first = self.waiting[0] if self.waiting else None
+        while (
+            first
+            and self.running
+            and self.running[-1].priority < first.priority
+            and not self._has_room(first)
+        ):
+            self._preempt(self.running[-1])
 
     def _schedule_decodes(self) -> list[Scheduled]:
         for sequence in list(self.running):
@@ -99,7 +119,7 @@ class Scheduler:
         self.running.remove(victim)
         self.pool.free(victim)
         victim.status = SequenceStatus.WAITING
-        self.waiting.appendleft(victim)
+        insort(self.waiting, victim, key=_rank)
         self.num_preemptions += 1
 
     def _schedule_prefills(self, budget: int) -> list[Scheduled]:
@@ -107,25 +127,39 @@ class Scheduler:
         for sequence in self.running:
             if budget > 0 and not sequence.is_decoding:
                 budget -= self._take_chunk(sequence, budget, scheduled)
-        while budget > 0 and self.waiting and len(self.running) < self.config.max_num_seqs:
-            sequence = self.waiting[0]
-            if not self._admit(sequence):
-                break
-            self.waiting.popleft()
-            self.running.append(sequence)
+        while budget > 0 and self.waiting and self._admit(self.waiting[0]):
+            sequence = self.waiting.pop(0)
+            insort(self.running, sequence, key=_rank)
             sequence.status = SequenceStatus.RUNNING
             budget -= self._take_chunk(sequence, budget, scheduled)
         return scheduled
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Reserve the prompt's blocks, with the horizon's blocks free beside them."""
+        if not self._has_room(sequence):
+            return False
+        if not sequence.num_output_tokens:
+            sequence.num_cached_tokens = sequence.num_computed
+        return True
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        """Reserve the prompt's blocks, published ones first, with the horizon's blocks free beside them."""
+        if len(self.running) >= self.config.max_num_seqs:
+            return False
+        self.pool.match(sequence)
         horizon = min(sequence.sampling.max_tokens - sequence.num_output_tokens, self.config.horizon_tokens)
-        wanted = self.pool.blocks_for(sequence.num_tokens + horizon)
+        wanted = self.pool.blocks_for(sequence.num_tokens + horizon) - len(sequence.blocks)
         # Alone it may start without head-room: nobody is there to be preempted for it.
-        enough = self.pool.ensure_free(wanted) or not self.running
-        return enough and self.pool.grow(sequence, sequence.num_tokens)
+        enough = self.pool.ensure_free(wanted, sequence.tenant) or not self.running
+        if enough and self.pool.grow(sequence, sequence.num_tokens):
+            return True
+        # Waiting, it must not keep others from evicting what it has found.
+        self.pool.free(sequence)
+        return False
 
     def _take_chunk(self, sequence: Sequence, budget: int, scheduled: list[Scheduled]) -> int:
         count = min(budget, sequence.num_uncomputed)
         scheduled.append(Scheduled(sequence, sequence.num_computed, count))
         return count
+
+
+_rank = attrgetter("rank")

@@ -37,6 +37,12 @@ class Sequence:
     num_computed: int = 0
     num_cached_tokens: int = 0
     """Prompt tokens whose blocks were found published when the request was first admitted."""
+    arrival: int = 0
+    """Counts up with every request; a preemption does not change it."""
+    chain: list[bytes] = field(default_factory=list)
+    """Digests of its full blocks, as far as they were needed."""
+    num_published: int = 0
+    """Leading blocks that were found published, or have been offered."""
     blocks: list[int] = field(default_factory=list)
     slots: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     """slots[i]: the cache slot of token i, for every token that the blocks have room for."""
@@ -57,6 +63,11 @@ class Sequence:
     def is_decoding(self) -> bool:
         """Only the newest token is missing from the cache."""
         return self.num_computed > 0 and self.num_uncomputed == 1
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Smaller goes first: by priority, then by arrival."""
+        return (-self.priority, self.arrival)
 
     def is_expired(self, now_unix_s: float) -> bool:
         return self.deadline_unix_s is not None and now_unix_s >= self.deadline_unix_s

@@ -1,0 +1,151 @@
+"""Where in the arena a model's extents lie: in regions of its own, so that models do not interleave.
+
+Published prefix blocks stay where they were leased, one here, one there, for hours. Between them lie holes of a few
+blocks, and a model with another block size can use next to nothing of such a hole. So the arena is given out in
+regions: a region belongs to one model while anything of it is in use, extents are placed by best fit over the
+model's own regions first, and a region that is empty returns to the arena whole. What a model cannot use is then the
+unused rest of the others' last regions, not every hole of the arena.
+
+A request that is larger than a region gets one of its own size, so the whole arena can be one extent.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+
+from python_backend.node.allocator import Allocator
+from python_backend.node.errors import PoolInconsistent
+
+REGIONS_PER_ARENA = 64
+"""More: less of the arena is caught in other models' last regions. Fewer: less is lost to alignment at their edges."""
+
+
+class Region:
+    """One model's piece of the arena. `inner` counts from the region's own start."""
+
+    def __init__(self, model: str, offset: int, nbytes: int) -> None:
+        self.model = model
+        self.offset = offset
+        self.inner = Allocator(nbytes)
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.inner.total_bytes
+
+
+class Regions:
+    """The extents of one arena of `total_bytes`, by model. Decides which bytes; touches none."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.outer = Allocator(total_bytes)
+        self._of_model: dict[str, list[Region]] = {}
+        self._by_offset: dict[int, Region] = {}
+        self._offsets: list[int] = []
+
+    @property
+    def total_bytes(self) -> int:
+        return self.outer.total_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(region.inner.leased_bytes for region in self._by_offset.values())
+
+    @property
+    def largest_free_bytes(self) -> int:
+        largest_inner = (region.inner.largest_free_bytes for region in self._by_offset.values())
+        return max([self.outer.largest_free_bytes, *largest_inner])
+
+    def alloc(self, model: str, nbytes: int, alignment: int) -> int | None:
+        """Offset of a new extent, a multiple of `alignment`; None: there is no such hole for this model."""
+        fits = [
+            (room, region.offset)
+            for region in self._of_model.get(model, ())
+            if (room := region.inner.largest_free_bytes) >= nbytes
+        ]
+        for _, offset in sorted(fits):
+            inner = self._by_offset[offset].inner.alloc(nbytes, alignment)
+            if inner is not None:
+                return offset + inner
+        region = self._open(model, nbytes, alignment)
+        if region is None:
+            return None
+        inner = region.inner.alloc(nbytes, alignment)
+        if inner is None:
+            raise PoolInconsistent(f"a region of {region.inner.total_bytes} bytes has no room for {nbytes}")
+        return region.offset + inner
+
+    def free(self, offset: int) -> int:
+        """Returns the extent's size. Raises ExtentUnknown, ExtentFreedTwice."""
+        region = self._region_at(offset)
+        nbytes = region.inner.free(offset - region.offset)
+        if not region.inner.leased_bytes:
+            self._close(region)
+        return nbytes
+
+    def split(self, offset: int, first_bytes: int) -> None:
+        """As Allocator.split."""
+        region = self._region_at(offset)
+        region.inner.split(offset - region.offset, first_bytes)
+
+    def size_of(self, offset: int) -> int | None:
+        """Bytes of the extent that starts at `offset`; None: none does."""
+        index = bisect_right(self._offsets, offset) - 1
+        if index < 0:
+            return None
+        region = self._by_offset[self._offsets[index]]
+        return region.inner.size_of(offset - region.offset)
+
+    def start_of_region(self, offset: int) -> int:
+        """Which region an extent lies in, by the region's own offset. Raises ExtentUnknown."""
+        return self._region_at(offset).offset
+
+    def num_extents(self, region_offset: int) -> int:
+        return self._by_offset[region_offset].inner.num_extents
+
+    def largest_aligned_bytes(self, model: str, alignment: int) -> int:
+        """The largest multiple of `alignment` that `alloc` would grant this model now."""
+        inner = (region.inner.largest_aligned_bytes(alignment) for region in self._of_model.get(model, ()))
+        return max([self.outer.largest_aligned_bytes(alignment), *inner])
+
+    def usable_bytes(self, model: str, alignment: int) -> int:
+        """All that this model could lease now in single blocks of `alignment` bytes."""
+        own = sum(region.inner.aligned_free_bytes(alignment) for region in self._of_model.get(model, ()))
+        return own + self.outer.aligned_free_bytes(alignment)
+
+    def check(self) -> None:
+        """Raises PoolInconsistent."""
+        self.outer.check()
+        for region in self._by_offset.values():
+            region.inner.check()
+            if self.outer.size_of(region.offset) != region.inner.total_bytes:
+                raise PoolInconsistent(f"the region at {region.offset} is not what the arena gave")
+            if not region.inner.leased_bytes:
+                raise PoolInconsistent(f"the region at {region.offset} is empty and was not given back")
+        if len(self._by_offset) != sum(map(len, self._of_model.values())):
+            raise PoolInconsistent("a region has no model")
+
+    def _open(self, model: str, nbytes: int, alignment: int) -> Region | None:
+        wished = max(nbytes, self.total_bytes // REGIONS_PER_ARENA // alignment * alignment)
+        for size in sorted({wished, nbytes}, reverse=True):
+            offset = self.outer.alloc(size, alignment)
+            if offset is not None:
+                region = Region(model, offset, size)
+                self._by_offset[offset] = region
+                self._of_model.setdefault(model, []).append(region)
+                insort(self._offsets, offset)
+                return region
+        return None
+
+    def _close(self, region: Region) -> None:
+        self.outer.free(region.offset)
+        del self._by_offset[region.offset]
+        self._offsets.remove(region.offset)
+        self._of_model[region.model].remove(region)
+        if not self._of_model[region.model]:
+            del self._of_model[region.model]
+
+    def _region_at(self, offset: int) -> Region:
+        index = bisect_right(self._offsets, offset) - 1
+        if index >= 0 and offset < (region := self._by_offset[self._offsets[index]]).end:
+            return region
+        raise self.outer.no_extent_at(offset)
