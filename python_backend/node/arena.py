@@ -1,4 +1,6 @@
-"""The node's memory: one memfd for all KV, one sealed memfd per set of weights. No names in /dev/shm.
+"""One device's memory in few pieces: one for all KV, one per set of weights, each opened by other processes.
+
+On the CPU the pieces are memfds, without names in /dev/shm; `cuda_arena` does the same with a GPU's memory.
 
 Whoever gets a descriptor maps the same pages. Weights are sealed against every later write, so a worker can map
 them read-only and nothing else; the KV memfd cannot be resized, so nobody can pull it from under the others.
@@ -17,14 +19,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import msgspec
 import numpy as np
 
-from contracts.stack import write_whole
+from contracts.stack import Precision, write_whole
 from python_backend.messages import TensorSpec
 from python_backend.node.checkpoint import Checkpoint, StoredTensor, read_checkpoint
+from python_backend.node.config import available_memory_bytes
 from python_backend.node.errors import CheckpointTruncated, PoolTooLarge
 
 logger = logging.getLogger(__name__)
@@ -41,13 +44,85 @@ PAGE_BYTES = mmap.PAGESIZE
 
 @dataclass(frozen=True)
 class WeightSet:
-    """Weights in a sealed memfd. The node keeps `fd` open as long as they shall stay resident."""
+    """Resident weights. `Arena.release` gives their memory back; until then `fd` stays open."""
 
     fd: int
+    """What BindModel carries: a sealed memfd, or whatever opens a GPU's allocation in another process."""
     num_bytes: int
     table_path: Path
     """JSON file: tensor name -> TensorSpec."""
     fingerprint: str
+
+
+class Arena(Protocol):
+    """One device's memory. `device`: "cpu" or "cuda:UUID", as BindModel has it. Calls may block for seconds, so
+    they are made in a thread, never two at a time."""
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def precisions(self) -> frozenset[Precision]:
+        """What weights can be kept as here."""
+        ...
+
+    def available_bytes(self) -> int:
+        """What could still be allocated."""
+        ...
+
+    def create_kv(self, num_bytes: int) -> int:
+        """The KV arena, once; the descriptor that SpawnWorker carries stays the arena's. Raises PoolTooLarge."""
+        ...
+
+    def load_weights(self, folder: Path, precision: Precision, run_dir: Path) -> WeightSet:
+        """Stream a folder's safetensors in, converted on the way, and write the tensor table into `run_dir`.
+
+        Raises CheckpointError; nothing is left allocated then.
+        """
+        ...
+
+    def release(self, weights: WeightSet) -> None:
+        """Give the memory of a set back (for good when the last process has unmapped it); its table goes too."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        ...
+
+
+class CpuArena:
+    """The machine's own memory."""
+
+    device = "cpu"
+    precisions: frozenset[Precision] = frozenset(("fp32", "bf16", "int8"))
+
+    def __init__(self) -> None:
+        self._kv_fd = -1
+        self._weights: dict[int, WeightSet] = {}
+
+    def available_bytes(self) -> int:
+        return available_memory_bytes()
+
+    def create_kv(self, num_bytes: int) -> int:
+        self._kv_fd = create_kv_arena(num_bytes)
+        return self._kv_fd
+
+    def load_weights(self, folder: Path, precision: Precision, run_dir: Path) -> WeightSet:
+        weights = load_weights(folder, run_dir)
+        self._weights[weights.fd] = weights
+        return weights
+
+    def release(self, weights: WeightSet) -> None:
+        del self._weights[weights.fd]
+        weights.table_path.unlink(missing_ok=True)
+        os.close(weights.fd)
+
+    def close(self) -> None:
+        for weights in list(self._weights.values()):
+            self.release(weights)
+        if self._kv_fd >= 0:
+            os.close(self._kv_fd)
+            self._kv_fd = -1
 
 
 def create_kv_arena(pool_bytes: int) -> int:
