@@ -103,3 +103,4 @@ def test_top_p_keeps_the_nucleus_of_wide_and_of_narrow_distributions(spread, set
     border = 10
     assert len(drawn - nucleus) <= border * (spread < 1.0)
     assert len(drawn) > min(len(nucleus), 300) / 3
+    assert (drawn <= set(order[:NUM_LIKELY])) == (len(nucleus) <= NUM_LIKELY)
