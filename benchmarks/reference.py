@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,13 +141,24 @@ class _OwnArena:
         self._num_blocks = num_blocks
         self._next = 0
 
-    def lease(self, num_blocks: int) -> range | None:
+    def lease(self, num_blocks: int, tenant: str) -> range | None:
         if self._next + num_blocks > self._num_blocks:
             return None
         self._next += num_blocks
         return range(self._next - num_blocks, self._next)
 
-    def release(self, extent: range) -> None:
+    def release(self, blocks: range) -> None:
+        pass
+
+    def match(self, digests: Sequence[bytes], tokens: bytes) -> list[int]:
+        return []
+
+    def publish(
+        self, blocks: Sequence[int], digests: Sequence[bytes], tokens: bytes, tenant: str
+    ) -> list[bool]:
+        return [False] * len(blocks)
+
+    def drop(self, blocks: Sequence[int]) -> None:
         pass
 
 

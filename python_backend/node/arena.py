@@ -1,4 +1,6 @@
-"""The node's memory: one memfd for all KV, one sealed memfd per set of weights. No names in /dev/shm.
+"""One device's memory in few pieces: one for all KV, one per set of weights, each opened by other processes.
+
+On the CPU the pieces are memfds, without names in /dev/shm; `cuda_arena` does the same with a GPU's memory.
 
 Whoever gets a descriptor maps the same pages. Weights are sealed against every later write, so a worker can map
 them read-only and nothing else; the KV memfd cannot be resized, so nobody can pull it from under the others.
@@ -8,46 +10,120 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import logging
-import math
 import mmap
 import os
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from contracts.stack import write_whole
+from contracts.stack import Precision
 from python_backend.messages import TensorSpec
-from python_backend.node.checkpoint import Checkpoint, StoredTensor, read_checkpoint
-from python_backend.node.errors import CheckpointTruncated, PoolTooLarge
-
-logger = logging.getLogger(__name__)
+from python_backend.node.config import available_memory_bytes
+from python_backend.node.errors import PoolTooLarge, PrecisionImpossible
+from python_backend.node.fingerprint import FileStamps, Fingerprint
+from python_backend.node.layout import PAGE_BYTES
+from python_backend.node.loading import LoadPlan, fill, log_progress, plan_load
 
 MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap module
 F_SEAL_FUTURE_WRITE = 0x10  # not in Python's fcntl module before 3.13 on every libc
 PREFAULT_CHUNK_BYTES = 16 << 20
 """A chunk blocks the interpreter (madvise holds the GIL): about 15 ms of it."""
-CAST_CHUNK_BYTES = 8 << 20
-TENSOR_ALIGNMENT_BYTES = 64
-"""A cache line: what BLAS kernels like best."""
-PAGE_BYTES = mmap.PAGESIZE
 
 
 @dataclass(frozen=True)
 class WeightSet:
-    """Weights in a sealed memfd. The node keeps `fd` open as long as they shall stay resident."""
+    """Resident weights. `Arena.release` gives their memory back; until then `fd` stays open."""
 
     fd: int
+    """What BindModel carries: a sealed memfd, or whatever opens a GPU's allocation in another process."""
     num_bytes: int
     table_path: Path
     """JSON file: tensor name -> TensorSpec."""
-    fingerprint: str
+    fingerprint: Fingerprint
+    stamps: FileStamps
+    """Of the files it was read from."""
+
+
+class Arena(Protocol):
+    """One device's memory. `device`: "cpu" or "cuda:UUID", as BindModel has it. Calls may block for seconds, so
+    they are made in a thread, never two at a time."""
+
+    @property
+    def device(self) -> str: ...
+
+    @property
+    def precisions(self) -> frozenset[Precision]:
+        """What weights can be kept as here."""
+        ...
+
+    def available_bytes(self) -> int:
+        """What could still be allocated."""
+        ...
+
+    def create_kv(self, num_bytes: int) -> int:
+        """The KV arena, once; the descriptor that SpawnWorker carries stays the arena's. Raises PoolTooLarge."""
+        ...
+
+    def load_weights(self, folder: Path, precision: Precision, run_dir: Path) -> WeightSet:
+        """Stream a folder's safetensors in, converted on the way, and write the tensor table into `run_dir`.
+
+        Raises CheckpointError; nothing is left allocated then.
+        """
+        ...
+
+    def release(self, weights: WeightSet) -> None:
+        """Give the memory of a set back (for good when the last process has unmapped it); its table goes too."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        ...
+
+
+class CpuArena:
+    """The machine's own memory."""
+
+    device = "cpu"
+    precisions: frozenset[Precision] = frozenset(("fp32", "bf16", "int8"))
+
+    def __init__(self) -> None:
+        self._kv_fd = -1
+        self._weights: dict[int, WeightSet] = {}
+
+    def available_bytes(self) -> int:
+        return available_memory_bytes()
+
+    def create_kv(self, num_bytes: int) -> int:
+        self._kv_fd = create_kv_arena(num_bytes)
+        return self._kv_fd
+
+    def load_weights(self, folder: Path, precision: Precision, run_dir: Path) -> WeightSet:
+        if precision not in self.precisions:
+            raise PrecisionImpossible(
+                f"precision = {precision!r} needs a GPU; on the CPU it must be one of"
+                f" {', '.join(sorted(self.precisions))}"
+            )
+        weights = load_weights(folder, precision, run_dir)
+        self._weights[weights.fd] = weights
+        return weights
+
+    def release(self, weights: WeightSet) -> None:
+        del self._weights[weights.fd]
+        weights.table_path.unlink(missing_ok=True)
+        os.close(weights.fd)
+
+    def close(self) -> None:
+        for weights in list(self._weights.values()):
+            self.release(weights)
+        if self._kv_fd >= 0:
+            os.close(self._kv_fd)
+            self._kv_fd = -1
 
 
 def create_kv_arena(pool_bytes: int) -> int:
@@ -61,7 +137,7 @@ def create_kv_arena(pool_bytes: int) -> int:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         if pool_bytes:
             with _writable(fd, pool_bytes) as arena:
-                prefault(arena, _log_progress("KV pool"))
+                prefault(arena, log_progress("KV pool"))
     except OSError as exc:
         os.close(fd)
         raise PoolTooLarge(
@@ -86,91 +162,46 @@ def prefault(arena: mmap.mmap, on_progress: Callable[[int, int], None]) -> None:
         on_progress(start + length, total)
 
 
-def load_weights(folder: Path, run_dir: Path) -> WeightSet:
-    """Copy a folder's safetensors into a memfd and seal it; writes the tensor table into `run_dir`.
+def load_weights(folder: Path, precision: Precision, run_dir: Path) -> WeightSet:
+    """Stream a folder's safetensors into a memfd and seal it; writes the tensor table into `run_dir`.
 
     The caller owns the descriptor. Raises CheckpointError; nothing is left open then.
     """
-    checkpoint = read_checkpoint(folder)
-    table, num_bytes = lay_out(checkpoint)
+    plan = plan_load(folder, precision)
+    num_bytes = plan.layout.num_bytes
     fd = os.memfd_create(f"tidegate-weights-{folder.name}"[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, num_bytes)
         with _writable(fd, num_bytes) as arena:
-            _fill(arena, checkpoint, table, _log_progress(f"weights {folder.name}"))
+            fingerprint = _fill(arena, plan)
         # Not F_SEAL_WRITE: kernels before 6.7 then refuse even read-only shared mappings. With our own mapping
         # gone, F_SEAL_FUTURE_WRITE leaves nobody who could write.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
-        table_path = run_dir / f"tensors-{checkpoint.fingerprint[:24]}.json"
-        write_whole(table_path, msgspec.json.encode(table))
+        table_path = write_table(run_dir, fingerprint, plan.layout.table)
     except BaseException:
         os.close(fd)
         raise
-    return WeightSet(fd=fd, num_bytes=num_bytes, table_path=table_path, fingerprint=checkpoint.fingerprint)
+    return WeightSet(fd, num_bytes, table_path, fingerprint, plan.stamps)
 
 
-def lay_out(checkpoint: Checkpoint) -> tuple[dict[str, TensorSpec], int]:
-    """Where each tensor goes, and the bytes all of them take (whole pages, at least one)."""
-    table: dict[str, TensorSpec] = {}
-    end = 0
-    for tensor in checkpoint.tensors:
-        offset = -(-end // TENSOR_ALIGNMENT_BYTES) * TENSOR_ALIGNMENT_BYTES
-        table[tensor.name] = TensorSpec(offset, list(tensor.shape), tensor.bound_dtype)
-        end = offset + math.prod(tensor.shape) * np.dtype(tensor.bound_dtype).itemsize
-    return table, max(1, -(-end // PAGE_BYTES)) * PAGE_BYTES
+def write_table(run_dir: Path, fingerprint: Fingerprint, table: dict[str, TensorSpec]) -> Path:
+    """Equal weights in two folders write equal tables, but each its own: one may go before the other."""
+    handle, name = tempfile.mkstemp(
+        prefix=f"tensors-{fingerprint.digest()[:24]}-", suffix=".json", dir=run_dir
+    )
+    with os.fdopen(handle, "wb") as file:
+        file.write(msgspec.json.encode(table))
+    return Path(name)
 
 
-def _fill(
-    arena: mmap.mmap,
-    checkpoint: Checkpoint,
-    table: dict[str, TensorSpec],
-    on_progress: Callable[[int, int], None],
-) -> None:
-    total = sum(tensor.num_bytes for tensor in checkpoint.tensors)
-    done = 0
-    opened: BinaryIO | None = None
-    try:
-        with memoryview(arena) as view:
-            for tensor in checkpoint.tensors:
-                if opened is None or opened.name != str(tensor.file):
-                    if opened is not None:
-                        opened.close()
-                    opened = tensor.file.open("rb", buffering=0)
-                opened.seek(tensor.file_offset_bytes)
-                _copy_tensor(opened, tensor, view[table[tensor.name].offset_bytes :])
-                done += tensor.num_bytes
-                on_progress(done, total)
-    finally:
-        if opened is not None:
-            opened.close()
+def _fill(arena: mmap.mmap, plan: LoadPlan) -> Fingerprint:
+    with memoryview(arena) as view:
 
+        def write(offset_bytes: int, data: memoryview) -> None:
+            view[offset_bytes : offset_bytes + len(data)] = data
 
-def _copy_tensor(source: BinaryIO, tensor: StoredTensor, target: memoryview) -> None:
-    """Copy, widening 16-bit floats on the way; `source` stands at the tensor's first byte."""
-    if tensor.dtype not in ("BF16", "F16"):
-        _read_exactly(source, target[: tensor.num_bytes], tensor)
-        return
-    buffer = bytearray(min(CAST_CHUNK_BYTES, tensor.num_bytes))
-    for start in range(0, tensor.num_bytes, CAST_CHUNK_BYTES):
-        length = min(CAST_CHUNK_BYTES, tensor.num_bytes - start)
-        chunk = memoryview(buffer)[:length]
-        _read_exactly(source, chunk, tensor)
-        widened = np.frombuffer(target[2 * start : 2 * (start + length)], np.float32)
-        if tensor.dtype == "F16":
-            widened[:] = np.frombuffer(chunk, "<f2")
-        else:
-            np.left_shift(np.frombuffer(chunk, "<u2"), 16, out=widened.view(np.uint32), dtype=np.uint32)
-        del widened  # it pins the mapping, which must close before sealing
-
-
-def _read_exactly(source: BinaryIO, target: memoryview, tensor: StoredTensor) -> None:
-    done = 0
-    while done < len(target):
-        count = source.readinto(target[done:])  # type: ignore[attr-defined]
-        if not count:
-            raise CheckpointTruncated(f"{tensor.file}: tensor {tensor.name!r} ended while it was read")
-        done += count
+        return fill(plan, write, log_progress(f"weights {plan.folder.name}"))
 
 
 @contextmanager
@@ -188,19 +219,3 @@ def _writable(fd: int, num_bytes: int) -> Iterator[mmap.mmap]:
 def _touch_pages(arena: mmap.mmap, start: int, length: int) -> None:
     pages = np.frombuffer(arena, np.uint8)[start : start + length : PAGE_BYTES]
     pages[:] = 0
-
-
-def _log_progress(what: str) -> Callable[[int, int], None]:
-    """Logs at most once a second, and the end."""
-    started = last = time.monotonic()
-
-    def log(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if done >= total:
-            logger.info("%s: %d MiB in place after %.1f s", what, total >> 20, now - started)
-        elif now - last >= 1:
-            last = now
-            logger.info("%s: %d of %d MiB", what, done >> 20, total >> 20)
-
-    return log

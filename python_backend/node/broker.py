@@ -30,7 +30,7 @@ from python_backend.messages import (
     WorkerToNode,
 )
 from python_backend.node.desk import LeaseDesk
-from python_backend.node.errors import ModelUnknown, SlotsExhausted, WorkersKeepDying
+from python_backend.node.errors import ModelInUse, ModelUnknown, SlotsExhausted, WorkersKeepDying
 from python_backend.node.instances import Instance, InstanceId, Instances, WorkerId
 from python_backend.node.peers import Peer
 from python_backend.node.pool import Pool
@@ -60,7 +60,7 @@ class BoardShare:
 
 
 class Broker:
-    """`models` in the order of the configuration (a model's number on the board is its place there)."""
+    """`models`: those that will be bound soon, so that an early stub waits; more come by `add_model`."""
 
     def __init__(
         self,
@@ -72,7 +72,9 @@ class Broker:
         make_workers: Callable[[Callable[[Worker, WorkerToNode], None], Callable[[Worker], None]], Workers],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self.models = list(models)
+        self._model_numbers = itertools.count()
+        self.models = {model: next(self._model_numbers) for model in models}
+        """Name -> number on the board, which no other model ever gets."""
         self.bound: dict[str, ModelBound] = {}
         self.desk = LeaseDesk(pool, self.bound, self._answer, self._idle_workers, self._loop)
         self.instances = instances
@@ -94,6 +96,32 @@ class Broker:
         if bound.block_bytes:
             self.desk.pool.add_model(bound.model, bound.block_bytes, quota)
         self._replenish()
+
+    def add_model(self, model: str, num_spares: int) -> None:
+        """Stubs may attach from now on; it has workers when it is bound."""
+        self.models[model] = next(self._model_numbers)
+        self.planner.keep(model, num_spares)
+
+    def is_awaited(self, model: str) -> bool:
+        """Known, but not bound yet."""
+        return model in self.models and model not in self.bound
+
+    async def remove_model(self, model: str) -> None:
+        """Returns when its last worker is gone. Raises ModelUnknown, ModelInUse; nothing has changed then."""
+        self._check_known(model)
+        if attached := self.instances.of_model(model):
+            raise ModelInUse(
+                f"{len(attached)} instances of {model} are attached ({', '.join(i.name for i in attached)});"
+                " unload the model in Triton first"
+            )
+        del self.models[model]
+        while workers := [worker for worker in self.workers.all() if worker.model == model]:
+            for worker in workers:
+                self.workers.stop(worker)
+            await self._next_change()
+        if self.bound.pop(model, None) is not None:
+            self.desk.pool.remove_model(model)
+        self.planner.forget(model)
 
     def connect(self, sock: socket.socket) -> None:
         """A stub has connected; takes the socket over."""
@@ -119,9 +147,10 @@ class Broker:
         return self.workers.num_in(model, WorkerState.SPARE)
 
     async def wait_for_spares(self, wanted: dict[str, int]) -> None:
-        """Raises WorkersKeepDying."""
+        """Raises WorkersKeepDying, and ModelUnknown when one is removed meanwhile."""
         while any(self.workers.num_in(m, WorkerState.SPARE) < n for m, n in wanted.items()):
             for model in wanted:
+                self._check_known(model)
                 if self.planner.keeps_dying(model):
                     raise WorkersKeepDying(self._dying_text(model))
             await self._next_change()
@@ -189,7 +218,7 @@ class Broker:
         with bridge_end, worker_end:
             if not instance.has_been_attached:
                 self._board.clear(instance.slot)
-                self._board.set(instance.slot, Word.MODEL, self.models.index(instance.model))
+                self._board.set(instance.slot, Word.MODEL, self.models[instance.model])
             message = AttachWorker(instance.name, instance.slot)
             worker.state = WorkerState.ATTACHED
             if not self.workers.send(worker, message, [self._board_fd, worker_end.fileno()]):

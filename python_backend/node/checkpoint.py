@@ -6,10 +6,11 @@ JSON header of that length (name -> dtype, shape, data_offsets), then the data.
 
 from __future__ import annotations
 
-import hashlib
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import msgspec
 
@@ -17,6 +18,7 @@ from python_backend.node.errors import (
     CheckpointMalformed,
     CheckpointMissing,
     CheckpointTruncated,
+    CheckpointUnreadable,
     TensorTypeUnknown,
 )
 
@@ -24,8 +26,7 @@ SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000  # as the format's own reader
 
-# safetensors' name -> (bytes in the file, numpy's name after binding). 16-bit floats become float32: without
-# bf16 instructions a CPU computes them about 7 times slower.
+# safetensors' name -> (bytes in the file, torch's name after binding as fp32; `layout` has the other precisions).
 TENSOR_TYPES = {
     "F64": (8, "float64"),
     "F32": (4, "float32"),
@@ -61,8 +62,8 @@ class StoredTensor:
 class Checkpoint:
     tensors: tuple[StoredTensor, ...]
     """In the order in which they lie in the files."""
-    fingerprint: str
-    """sha256 over headers, data sizes and the bound types: tells two checkpoints apart without reading the data."""
+    headers: dict[Path, bytes]
+    """Each file's header: where a hash of its content begins."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -76,12 +77,12 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read the headers only. Raises CheckpointError."""
-    digest = hashlib.sha256(b"bound as float32\n")
+    """Read the headers only. Raises CheckpointError, a file that can't be read included."""
     tensors: dict[str, StoredTensor] = {}
-    for file in _weight_files(folder):
+    headers: dict[Path, bytes] = {}
+    for file in weight_files(folder):
         header, data_start, data_bytes = _read_header(file)
-        digest.update(header + data_bytes.to_bytes(8, "little"))
+        headers[file] = header
         for tensor in _parse_header(file, header, data_start, data_bytes):
             if tensor.name in tensors:
                 raise CheckpointMalformed(
@@ -91,10 +92,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     if not tensors:
         raise CheckpointMalformed(f"{folder}: holds no tensor")
     _check_index(folder, tensors)
-    return Checkpoint(tensors=tuple(tensors.values()), fingerprint=f"float32-{digest.hexdigest()}")
+    return Checkpoint(tensors=tuple(tensors.values()), headers=headers)
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """One file, or the shards in order of their names. Raises CheckpointError."""
     if (folder / SINGLE_NAME).is_file():
         return [folder / SINGLE_NAME]
     if not (folder / INDEX_NAME).is_file():
@@ -123,10 +125,18 @@ def _check_index(folder: Path, tensors: dict[str, StoredTensor]) -> None:
             raise CheckpointMalformed(f"{folder / INDEX_NAME}: tensor {name!r} is not in {shard}")
 
 
+def open_weights(file: Path) -> BinaryIO:
+    """Unbuffered. Raises CheckpointUnreadable."""
+    try:
+        return cast("BinaryIO", file.open("rb", buffering=0))
+    except OSError as exc:
+        raise CheckpointUnreadable(f"{file}: {exc.strerror}; may this user read it?") from exc
+
+
 def _read_header(file: Path) -> tuple[bytes, int, int]:
     """The header, where the data starts, and how many bytes of data there are."""
-    file_bytes = file.stat().st_size
-    with file.open("rb") as opened:
+    with open_weights(file) as opened:
+        file_bytes = os.fstat(opened.fileno()).st_size
         header_bytes = int.from_bytes(opened.read(8), "little")
         if file_bytes < 8 or header_bytes > file_bytes - 8:
             raise CheckpointTruncated(
@@ -145,13 +155,14 @@ def _parse_header(file: Path, header: bytes, data_start: int, data_bytes: int) -
         entries = {name: msgspec.json.decode(value, type=_Entry) for name, value in raw.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
         raise CheckpointMalformed(f"{file}: header: {exc}") from exc
-    tensors, end_of_last, last = [], 0, ""
+    tensors, end_of_last, last, place_of_last = [], 0, "", (-1, -1)
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         begin, end = entry.data_offsets
         _check_entry(file, name, entry, data_bytes)
-        if begin < end_of_last and begin < end:
+        is_same_place = (begin, end) == place_of_last  # tied weights: one tensor under two names
+        if begin < end_of_last and begin < end and not is_same_place:
             raise CheckpointMalformed(f"{file}: tensor {name!r} starts at {begin} inside {last!r}")
-        end_of_last, last = max(end, end_of_last), name
+        end_of_last, last, place_of_last = max(end, end_of_last), name, (begin, end)
         tensors.append(
             StoredTensor(name, file, data_start + begin, end - begin, entry.dtype, tuple(entry.shape))
         )

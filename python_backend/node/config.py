@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import psutil
 
-from contracts.stack import ServedModel
-from python_backend.node.errors import ConfigInvalid
+from contracts.stack import KVPrecision, Precision, ServedModel
+from python_backend.node.errors import ConfigInvalid, ModelInvalid
 
 MAX_SPARES = 64
 DEFAULT_SPARES = 1
 DEFAULT_POOL_CEILING_BYTES = 2 << 30
+DEFAULT_POOL_SHARE = 0.25
 PAGE_BYTES = 4096
+MAX_BYTES = 2**50
+MAX_TOKENS = 2**31 - 1
+SIZES = ("kv_floor_bytes", "kv_ceiling_bytes", "tenant_ceiling_bytes", "prefix_cache_bytes")
+DEVICE = re.compile(r"cpu|cuda(:GPU-[0-9a-fA-F-]+)?")
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,7 +32,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Folder of the sockets, mode 0700; made if it is not there."""
     models: list[ServedModel]
     pool_bytes: int = 0
-    """Size of the KV pool, rounded down to whole pages. 0: a quarter of the free memory, at most 2 GiB."""
+    """Size of the KV pool, rounded down to whole pages. 0: by `pool_share`."""
+    pool_share: float = 0.0
+    """Part of the free memory that the KV pool takes, 0 to 0.95. 0: a quarter, at most 2 GiB."""
+    weights_budget_bytes: int = 0
+    """Most that resident weights may take. 0: the free memory at the start, less the pool."""
+    device: str = "cpu"
+    """Whose memory it is: "cpu", "cuda" (the first GPU) or "cuda:GPU-UUID"."""
     num_cpus: int = 0
     """CPUs that the workers share. 0: all this process may run on."""
     spares: dict[str, int] = {}
@@ -36,12 +50,17 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def cpu_budget(self) -> int:
         return self.num_cpus or len(os.sched_getaffinity(0))
 
-    def pool_size_bytes(self) -> int:
-        """Whole pages; 0 when no model has a KV cache."""
+    def pool_size_bytes(self, available_bytes: Callable[[], int] | None = None) -> int:
+        """Whole pages; 0 when no model has a KV cache. `available_bytes`: the device's (default: the machine's)."""
         if all(model.kind != "generate" for model in self.models):
             return 0
-        wanted = self.pool_bytes or min(DEFAULT_POOL_CEILING_BYTES, available_memory_bytes() // 4)
+        wanted = self.pool_bytes or self._shared_out((available_bytes or available_memory_bytes)())
         return wanted // PAGE_BYTES * PAGE_BYTES
+
+    def _shared_out(self, available_bytes: int) -> int:
+        if self.pool_share:
+            return int(self.pool_share * available_bytes)
+        return min(DEFAULT_POOL_CEILING_BYTES, int(DEFAULT_POOL_SHARE * available_bytes))
 
 
 def read_config(path: Path) -> NodeConfig:
@@ -63,6 +82,14 @@ def check_config(config: NodeConfig) -> None:
         raise ConfigInvalid(f"models = {names}, names must differ")
     if config.pool_bytes < 0 or 0 < config.pool_bytes < PAGE_BYTES:
         raise ConfigInvalid(f"pool_bytes = {config.pool_bytes}, must be 0 (default) or at least {PAGE_BYTES}")
+    if not 0 <= config.pool_share <= 0.95:
+        raise ConfigInvalid(f"pool_share = {config.pool_share}, must be 0 (default) to 0.95")
+    if not 0 <= config.weights_budget_bytes <= MAX_BYTES:
+        raise ConfigInvalid(
+            f"weights_budget_bytes = {config.weights_budget_bytes}, must be 0 (default) to {MAX_BYTES}"
+        )
+    if not DEVICE.fullmatch(config.device):
+        raise ConfigInvalid(f"device = {config.device!r}, must be cpu, cuda or cuda:GPU-UUID")
     if config.num_cpus < 0:
         raise ConfigInvalid(f"num_cpus = {config.num_cpus}, must be 0 (all) or more")
     for model, num_spares in config.spares.items():
@@ -70,6 +97,45 @@ def check_config(config: NodeConfig) -> None:
             raise ConfigInvalid(f"spares names {model!r}, known models: {', '.join(names)}")
         if not 0 <= num_spares <= MAX_SPARES:
             raise ConfigInvalid(f"spares[{model!r}] = {num_spares}, must be 0 to {MAX_SPARES}")
+    try:
+        for served in config.models:
+            check_served(served)
+    except ModelInvalid as exc:
+        raise ConfigInvalid(str(exc)) from exc
+
+
+def check_served(model: ServedModel) -> None:
+    """Ranges, and what contradicts itself. Raises ModelInvalid with key, value and range."""
+    what = f"model {model.name!r}: "
+    _check_one_of(what, "precision", model.precision, get_args(Precision))
+    _check_one_of(what, "kv_precision", model.kv_precision, get_args(KVPrecision))
+    for key in SIZES:
+        if not 0 <= getattr(model, key) <= MAX_BYTES:
+            raise ModelInvalid(f"{what}{key} = {getattr(model, key)}, must be 0 to {MAX_BYTES}")
+    for key in ("max_context_tokens", "max_output_tokens"):
+        if not 0 <= getattr(model, key) <= MAX_TOKENS:
+            raise ModelInvalid(f"{what}{key} = {getattr(model, key)}, must be 0 to {MAX_TOKENS}")
+    if 0 < model.kv_ceiling_bytes < model.kv_floor_bytes:
+        raise ModelInvalid(
+            f"{what}kv_ceiling_bytes = {model.kv_ceiling_bytes}, must be 0 or at least"
+            f" kv_floor_bytes = {model.kv_floor_bytes}"
+        )
+
+
+def check_floors(models: Sequence[ServedModel], pool_bytes: int) -> None:
+    """Raises ModelInvalid when more is promised than there is."""
+    promised = {model.name: model.kv_floor_bytes for model in models if model.kv_floor_bytes}
+    if sum(promised.values()) > pool_bytes:
+        listed = ", ".join(f"{name} {num_bytes}" for name, num_bytes in promised.items())
+        raise ModelInvalid(
+            f"kv_floor_bytes promise {sum(promised.values())} bytes ({listed}), the pool has {pool_bytes};"
+            " lower a floor or raise pool_bytes"
+        )
+
+
+def _check_one_of(what: str, key: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ModelInvalid(f"{what}{key} = {value!r}, must be one of {', '.join(known)}")
 
 
 def available_memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:

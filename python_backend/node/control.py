@@ -2,31 +2,62 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 import grpc.aio
+import msgspec
 
 from contracts import node_pb2, node_pb2_grpc
 from contracts.stack import ServedModel
 from python_backend.board import Board, Word
-from python_backend.node.arena import WeightSet
 from python_backend.node.broker import Broker
 from python_backend.node.config import MAX_SPARES
-from python_backend.node.errors import InstanceUnknown, ModelUnknown, NodeError, WorkersKeepDying
+from python_backend.node.errors import (
+    BindRefused,
+    CheckpointError,
+    InstanceUnknown,
+    ModelInUse,
+    ModelInvalid,
+    ModelNameTaken,
+    ModelUnknown,
+    NodeError,
+    PoolError,
+    WeightsDiffer,
+    WeightsHeld,
+    WeightsTooLarge,
+    WeightsUnknown,
+    WorkersKeepDying,
+)
+from python_backend.node.hosting import ModelHost
 from python_backend.node.instances import Instance
 from python_backend.node.peers import check_socket_path
+from python_backend.node.residency import Resident
 from python_backend.node.spares import WorkerState
 
-STATUS_OF_ERROR = {
+Result = TypeVar("Result")
+
+STATUS_OF_ERROR: dict[type[NodeError], grpc.StatusCode] = {
     ModelUnknown: grpc.StatusCode.NOT_FOUND,
     InstanceUnknown: grpc.StatusCode.NOT_FOUND,
+    WeightsUnknown: grpc.StatusCode.NOT_FOUND,
     WorkersKeepDying: grpc.StatusCode.UNAVAILABLE,
+    ModelNameTaken: grpc.StatusCode.ALREADY_EXISTS,
+    ModelInvalid: grpc.StatusCode.INVALID_ARGUMENT,
+    CheckpointError: grpc.StatusCode.INVALID_ARGUMENT,
+    BindRefused: grpc.StatusCode.INVALID_ARGUMENT,
+    WeightsTooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    PoolError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ModelInUse: grpc.StatusCode.FAILED_PRECONDITION,
+    WeightsHeld: grpc.StatusCode.FAILED_PRECONDITION,
+    WeightsDiffer: grpc.StatusCode.FAILED_PRECONDITION,
 }
+"""An error that is not named has its nearest base's status."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +66,19 @@ class NodeView:
 
     broker: Broker
     board: Board
-    served: tuple[ServedModel, ...]
-    weights: Mapping[str, WeightSet]
-    """By `ServedModel.path`; a set that still loads is not there yet."""
+    host: ModelHost
+    configured: tuple[ServedModel, ...]
+    """What serves from the start; told about while it still loads, too."""
+
+    def served(self) -> list[ServedModel]:
+        loading = [model for model in self.configured if self.broker.is_awaited(model.name)]
+        return [*self.host.served.values(), *loading]
 
 
 class ControlService(node_pb2_grpc.NodeServicer):
     def __init__(self, view: NodeView) -> None:
         self._view = view
+        self._changes: set[asyncio.Task[Any]] = set()
 
     async def GetStatus(
         self, request: node_pb2.GetStatusRequest, context: grpc.aio.ServicerContext[object, object]
@@ -52,11 +88,7 @@ class ControlService(node_pb2_grpc.NodeServicer):
     async def PrepareSpares(
         self, request: node_pb2.PrepareSparesRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> node_pb2.PrepareSparesResponse:
-        if not 0 <= request.num_spares <= MAX_SPARES:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"num_spares = {request.num_spares}, must be 0 to {MAX_SPARES}",
-            )
+        await _check_num_spares(request.num_spares, context)
         try:
             num_spares = await self._view.broker.prepare_spares(request.model, request.num_spares)
         except NodeError as exc:
@@ -73,6 +105,51 @@ class ControlService(node_pb2_grpc.NodeServicer):
     ) -> node_pb2.InstanceStatus:
         return await self._set_draining(request.model, request.instance, False, context)
 
+    async def ServeModel(
+        self, request: node_pb2.ServeModelRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> node_pb2.ModelStatus:
+        await _check_num_spares(request.num_spares, context)
+        try:
+            served = msgspec.json.decode(request.served_model_json, type=ServedModel)
+        except msgspec.MsgspecError as exc:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"served_model_json: {exc}")
+        await self._change(self._view.host.serve(served, request.num_spares), context)
+        return _describe_model(self._view, served)
+
+    async def DropModel(
+        self, request: node_pb2.DropModelRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> node_pb2.DropModelResponse:
+        await self._change(self._view.host.drop(request.model), context)
+        return node_pb2.DropModelResponse()
+
+    async def EvictWeights(
+        self, request: node_pb2.EvictWeightsRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> node_pb2.WeightsStatus:
+        fingerprint = self._view.host.keeper.digest(request.key)
+        evicted = await self._change(self._view.host.evict(request.key), context)
+        return describe_weights(evicted, fingerprint)
+
+    async def PinWeights(
+        self, request: node_pb2.PinWeightsRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> node_pb2.WeightsStatus:
+        try:
+            pinned = self._view.host.keeper.residency.pin(request.key, request.is_pinned)
+        except NodeError as exc:
+            await _abort(context, exc)
+        return describe_weights(pinned, self._view.host.keeper.digest(request.key))
+
+    async def _change(
+        self, work: Coroutine[Any, Any, Result], context: grpc.aio.ServicerContext[object, object]
+    ) -> Result:
+        """A change is whole or not at all: it goes on when the caller has given up."""
+        task = asyncio.create_task(work)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        try:
+            return await asyncio.shield(task)
+        except NodeError as exc:
+            await _abort(context, exc)
+
     async def _set_draining(
         self, model: str, name: str, is_draining: bool, context: grpc.aio.ServicerContext[object, object]
     ) -> node_pb2.InstanceStatus:
@@ -84,8 +161,22 @@ class ControlService(node_pb2_grpc.NodeServicer):
 
 
 async def _abort(context: grpc.aio.ServicerContext[object, object], error: NodeError) -> NoReturn:
-    await context.abort(STATUS_OF_ERROR.get(type(error), grpc.StatusCode.INTERNAL), str(error))
+    await context.abort(status_of(error), str(error))
     raise AssertionError("abort raises")
+
+
+def status_of(error: NodeError) -> grpc.StatusCode:
+    for kind in type(error).__mro__:
+        if kind in STATUS_OF_ERROR:
+            return STATUS_OF_ERROR[kind]
+    return grpc.StatusCode.INTERNAL
+
+
+async def _check_num_spares(num_spares: int, context: grpc.aio.ServicerContext[object, object]) -> None:
+    if not 0 <= num_spares <= MAX_SPARES:
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT, f"num_spares = {num_spares}, must be 0 to {MAX_SPARES}"
+        )
 
 
 async def start_control(path: Path, view: NodeView) -> grpc.aio.Server:
@@ -109,17 +200,22 @@ def describe(view: NodeView) -> node_pb2.NodeStatus:
             free_bytes=stats.free_bytes,
             largest_free_bytes=stats.largest_free_bytes,
             high_water_bytes=stats.high_water_bytes,
-            weights_bytes=sum(weights.num_bytes for weights in view.weights.values()),
+            weights_bytes=view.host.keeper.residency.used_bytes(),
+            weights_budget_bytes=view.host.keeper.residency.budget_bytes,
         ),
-        models=[_describe_model(view, served) for served in view.served],
+        models=[_describe_model(view, served) for served in view.served()],
         instances=[describe_instance(view, instance) for instance in broker.instances.all()],
         workers=_describe_workers(broker),
+        weights=[
+            describe_weights(resident, view.host.keeper.digest(resident.key))
+            for resident in view.host.keeper.residency.all()
+        ],
     )
 
 
 def _describe_model(view: NodeView, served: ServedModel) -> node_pb2.ModelStatus:
     broker = view.broker
-    weights = view.weights.get(served.path)
+    weights = view.host.keeper.of_model(served.name)
     bound = broker.bound.get(served.name)
     return node_pb2.ModelStatus(
         name=served.name,
@@ -129,7 +225,24 @@ def _describe_model(view: NodeView, served: ServedModel) -> node_pb2.ModelStatus
         num_instances=len(broker.instances.of_model(served.name)),
         block_bytes=bound.block_bytes if bound else 0,
         max_context_tokens=bound.max_context_tokens if bound else 0,
-        fingerprint=weights.fingerprint if weights else "",
+        fingerprint=view.host.keeper.digest(weights.key) if weights else "",
+        precision=served.precision,
+        kv_precision=served.kv_precision,
+        kv_floor_bytes=served.kv_floor_bytes,
+        kv_ceiling_bytes=served.kv_ceiling_bytes,
+    )
+
+
+def describe_weights(resident: Resident, fingerprint: str) -> node_pb2.WeightsStatus:
+    return node_pb2.WeightsStatus(
+        key=resident.key,
+        path=str(resident.folder),
+        precision=resident.precision,
+        num_bytes=resident.num_bytes,
+        is_pinned=resident.is_pinned,
+        models=sorted(resident.models),
+        last_used_unix_ms=int(resident.last_used * 1000),
+        fingerprint=fingerprint,
     )
 
 

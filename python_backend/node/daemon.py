@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import importlib
 import logging
 import os
 import socket
@@ -12,25 +13,21 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.stack import ServedModel
 from python_backend.board import NUM_SLOTS, Board
-from python_backend.messages import BindModel, SpawnWorker, WorkerExited, WorkerSpawned
-from python_backend.node.arena import WeightSet, create_kv_arena, load_weights
+from python_backend.messages import SpawnWorker, WorkerExited, WorkerSpawned
+from python_backend.node.arena import Arena, CpuArena
 from python_backend.node.broker import BoardShare, Broker
 from python_backend.node.config import NodeConfig
 from python_backend.node.control import NodeView, start_control
-from python_backend.node.errors import (
-    ConfigInvalid,
-    NodeAlreadyRuns,
-    PoolInconsistent,
-    PoolTooSmall,
-)
+from python_backend.node.errors import ConfigInvalid, NodeAlreadyRuns, PoolInconsistent
 from python_backend.node.forkserver import FORKSERVER_COMMAND, ForkServer, describe_exit
+from python_backend.node.hosting import ModelHost
 from python_backend.node.instances import Instances, Slots
 from python_backend.node.peers import Listener
 from python_backend.node.pool import Pool
-from python_backend.node.quota import ModelQuota
+from python_backend.node.residency import Residency
 from python_backend.node.spares import REPLENISH_DELAY_S, SparePlanner, Worker
+from python_backend.node.weights import WeightKeeper
 from python_backend.node.workers import STOP_TIMEOUT_S, Workers
 
 logger = logging.getLogger(__name__)
@@ -63,7 +60,6 @@ class Daemon:
         self._options = options or DaemonOptions()
         self._run_dir = Path(config.run_dir)
         self._stop = asyncio.Event()
-        self._weights: dict[str, WeightSet] = {}
         self._kv_fd = -1
         self._kv_bytes = 0
 
@@ -74,12 +70,14 @@ class Daemon:
     async def run(self) -> None:
         """Raises NodeError when the node cannot serve (any more); everything is cleaned up by then."""
         async with AsyncExitStack() as stack:
-            stack.callback(self._close_memory)
             lock_run_dir(self._run_dir, stack)
+            self._arena = open_arena(self._config.device)
+            stack.callback(self._arena.close)
             self._fork_server = ForkServer(self._options.forkserver_command, self._worker_news)
             stack.push_async_callback(self._fork_server.stop)
             self._broker = self._make_broker(stack)
             stack.push_async_callback(self._broker.close)
+            self._host = self._make_host()
             await self._serve(stack)
 
     async def _serve(self, stack: AsyncExitStack) -> None:
@@ -105,55 +103,29 @@ class Daemon:
         config = self._config
         listener = Listener(self._run_dir / NODE_SOCKET, self._broker.connect)
         stack.callback(listener.close)
-        view = NodeView(self._broker, self._board, tuple(config.models), self._weights)
+        view = NodeView(self._broker, self._board, self._host, tuple(config.models))
         control = await start_control(self._run_dir / CONTROL_SOCKET, view)
         stack.push_async_callback(control.stop, 0.5)
-        self._kv_fd = await asyncio.to_thread(create_kv_arena, self._kv_bytes)
-        for served in config.models:  # while the fork server imports torch
-            await self._load(served)
-        for served in config.models:
-            await self._bind(served)
+        self._kv_fd = await asyncio.to_thread(self._arena.create_kv, self._kv_bytes)
+        await self._host.start(config.models)
         await self._broker.wait_for_spares(
             {model.name: config.num_spares(model.name) for model in config.models}
         )
         logger.info("ready: %s", ", ".join(model.name for model in config.models))
         self._options.on_ready()
 
-    async def _load(self, served: ServedModel) -> None:
-        """Two models over the same folder share its weights."""
-        if served.path not in self._weights:
-            self._weights[served.path] = await asyncio.to_thread(
-                load_weights, Path(served.path), self._run_dir
-            )
-
-    async def _bind(self, served: ServedModel) -> None:
-        weights = self._weights[served.path]
-        message = BindModel(
-            model=served.name,
-            kind=served.kind,
-            config_dir=served.path,
-            table_path=str(weights.table_path),
-            weights_bytes=weights.num_bytes,
-            max_context_tokens=served.max_context_tokens,
-            precision=served.precision,
-            kv_precision=served.kv_precision,
-            fingerprint=weights.fingerprint,
-        )
-        bound = await self._fork_server.bind(message, weights.fd)
-        if bound.block_bytes > self._kv_bytes:
-            raise PoolTooSmall(
-                f"pool of {self._kv_bytes} bytes holds no block of {served.name} ({bound.block_bytes} bytes for"
-                f" {bound.block_tokens} tokens); raise pool_bytes"
-            )
-        logger.info("model %s is bound, %d bytes of weights", served.name, weights.num_bytes)
-        self._broker.bind(bound, quota_of(served))
+    def _make_host(self) -> ModelHost:
+        free_bytes = max(0, self._arena.available_bytes() - self._kv_bytes)
+        residency = Residency(self._config.weights_budget_bytes or free_bytes)
+        keeper = WeightKeeper(self._arena, residency, self._run_dir)
+        return ModelHost(keeper, self._fork_server, self._broker, self._kv_bytes, self._arena.device)
 
     def _make_broker(self, stack: AsyncExitStack) -> Broker:
         config = self._config
         self._board, board_fd = Board.create(config.cpu_budget())
         stack.callback(os.close, board_fd)
         stack.callback(self._board.close)
-        self._kv_bytes = config.pool_size_bytes()
+        self._kv_bytes = config.pool_size_bytes(self._arena.available_bytes)
         names = [model.name for model in config.models]
         return Broker(
             models=names,
@@ -197,23 +169,16 @@ class Daemon:
             except PoolInconsistent:
                 logger.exception("the pool's books do not add up")
 
-    def _close_memory(self) -> None:
-        for weights in self._weights.values():
-            weights.table_path.unlink(missing_ok=True)
-            os.close(weights.fd)
-        self._weights.clear()
-        if self._kv_fd >= 0:
-            os.close(self._kv_fd)
-            self._kv_fd = -1
 
-
-def quota_of(served: ServedModel) -> ModelQuota:
-    return ModelQuota(
-        floor_bytes=served.kv_floor_bytes,
-        ceiling_bytes=served.kv_ceiling_bytes,
-        tenant_ceiling_bytes=served.tenant_ceiling_bytes,
-        cache_bytes=served.prefix_cache_bytes,
-    )
+def open_arena(device: str) -> Arena:
+    """Raises NodeError when there is no such device."""
+    if device == "cpu":
+        return CpuArena()
+    cuda_arena = importlib.import_module(
+        "python_backend.node.cuda_arena"
+    )  # needs what only a GPU's machine has
+    arena: Arena = cuda_arena.CudaArena(device)
+    return arena
 
 
 def lock_run_dir(run_dir: Path, stack: AsyncExitStack) -> None:
@@ -234,5 +199,7 @@ def lock_run_dir(run_dir: Path, stack: AsyncExitStack) -> None:
         raise NodeAlreadyRuns(
             f"a node daemon (pid {holder}) runs in {run_dir}; stop it or choose another run_dir"
         ) from exc
+    for table in run_dir.glob("tensors-*.json"):  # of a node that was killed
+        table.unlink()
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)

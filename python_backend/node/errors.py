@@ -7,7 +7,14 @@ NodeError
 │   ├── CheckpointMissing
 │   ├── CheckpointTruncated
 │   ├── CheckpointMalformed
-│   └── TensorTypeUnknown
+│   ├── CheckpointUnreadable
+│   ├── TensorTypeUnknown
+│   └── PrecisionImpossible
+├── WeightsError
+│   ├── WeightsUnknown
+│   ├── WeightsHeld
+│   ├── WeightsTooLarge
+│   └── WeightsDiffer
 ├── PoolError
 │   ├── PoolTooLarge
 │   ├── PoolTooSmall
@@ -17,6 +24,9 @@ NodeError
 │   └── PoolInconsistent
 ├── SlotsExhausted
 ├── ModelUnknown
+├── ModelInvalid
+├── ModelNameTaken
+├── ModelInUse
 ├── InstanceUnknown
 ├── BindRefused
 ├── ForkServerLost
@@ -54,8 +64,36 @@ class CheckpointMalformed(CheckpointError):
     """A header, or the index over shards, contradicts itself."""
 
 
+class CheckpointUnreadable(CheckpointError):
+    """The system does not let us read a file."""
+
+
 class TensorTypeUnknown(CheckpointError):
     """A tensor has a data type that this node cannot bind."""
+
+
+class PrecisionImpossible(CheckpointError):
+    """This device, or these weights, cannot be kept in the precision that was asked for."""
+
+
+class WeightsError(NodeError):
+    """A set of resident weights cannot be had, or got rid of."""
+
+
+class WeightsUnknown(WeightsError):
+    """No such set is resident."""
+
+
+class WeightsHeld(WeightsError):
+    """Pinned, or a model is bound to it."""
+
+
+class WeightsTooLarge(WeightsError):
+    """The budget has no room, even with everything evicted that may be."""
+
+
+class WeightsDiffer(WeightsError):
+    """The folder holds something else than when its resident set was loaded."""
 
 
 class PoolError(NodeError):
@@ -92,6 +130,18 @@ class SlotsExhausted(NodeError):
 
 class ModelUnknown(NodeError):
     """No such model on this node."""
+
+
+class ModelInvalid(NodeError):
+    """A model to serve is described in a way that makes no sense."""
+
+
+class ModelNameTaken(NodeError):
+    """Another model serves under that name."""
+
+
+class ModelInUse(NodeError):
+    """Instances of the model are attached."""
 
 
 class InstanceUnknown(NodeError):

@@ -190,9 +190,7 @@ class Pool:
         self._note_high_water()
         return [offset // books.block_bytes for offset in offsets]
 
-    def publish(
-        self, owner: int, model: str, tenant: str, block: int, digest: bytes, tokens: bytes
-    ) -> bool:
+    def publish(self, owner: int, model: str, tenant: str, block: int, digest: bytes, tokens: bytes) -> bool:
         """The block is the pool's now, `owner` has one reference. False: its content is there already, or the
         tenant's quota is full; it stays on lease. Raises ReferenceUnknown when `owner` does not lease it."""
         books = self._models[model]
@@ -330,7 +328,7 @@ class Pool:
         return offset
 
     def _evict_oldest(self, model: str) -> int:
-        """Make room for `model`: its own oldest cached block, or another's region if that is older. Returns bytes."""
+        """Make room for `model`: its own oldest cached block, or another's region if older. Returns bytes."""
         books = self._models[model]
         own = books.prefixes.oldest_cached()
         foreign = self._oldest_foreign_region(model, own.last_used if own else None)

@@ -1,4 +1,4 @@
-"""One model's published prefix blocks: found by hash, verified by tokens, kept while read, then least recently used.
+"""One model's published prefix blocks: found by hash, verified by tokens, kept while read, then by last use.
 
 A hash chain says what a block holds *and* everything before it, so the hash alone names it; the tokens are compared
 all the same (vllm#12621). Whoever publishes or matches a block holds a reference on it; references belong to
@@ -96,7 +96,9 @@ class PrefixIndex:
         # The deepest first: of a chain that is out of use, the end is evicted before what leads to it.
         for offset in reversed(list(offsets)):
             if not held[offset]:
-                raise ReferenceUnknown(f"owner {owner} drops the block at {offset}, but holds no reference on it")
+                raise ReferenceUnknown(
+                    f"owner {owner} drops the block at {offset}, but holds no reference on it"
+                )
             held[offset] -= 1
             if not held[offset]:
                 del held[offset]

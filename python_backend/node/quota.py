@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from contracts.stack import ServedModel
+
 
 @dataclass(frozen=True)
 class ModelQuota:
@@ -20,6 +22,15 @@ class ModelQuota:
     """For each tenant of the model; 0: none. Requests without a tenant ("") are not bound by it."""
     cache_bytes: int = 0
     """Most that its cached prefix blocks take; 0: what nobody needs."""
+
+    @classmethod
+    def of(cls, served: ServedModel) -> ModelQuota:
+        return cls(
+            floor_bytes=served.kv_floor_bytes,
+            ceiling_bytes=served.kv_ceiling_bytes,
+            tenant_ceiling_bytes=served.tenant_ceiling_bytes,
+            cache_bytes=served.prefix_cache_bytes,
+        )
 
 
 @dataclass(frozen=True)

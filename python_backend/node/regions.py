@@ -3,8 +3,8 @@
 Published prefix blocks stay where they were leased, one here, one there, for hours. Between them lie holes of a few
 blocks, and a model with another block size can use next to nothing of such a hole. So the arena is given out in
 regions: a region belongs to one model while anything of it is in use, extents are placed by best fit over the
-model's own regions first, and a region that is empty returns to the arena whole. What a model cannot use is then the
-unused rest of the others' last regions, not every hole of the arena.
+model's own regions first, and a region that is empty returns to the arena whole. What a model cannot use is then
+the unused rest of the others' last regions, not every hole of the arena.
 
 A request that is larger than a region gets one of its own size, so the whole arena can be one extent.
 """
@@ -17,7 +17,7 @@ from python_backend.node.allocator import Allocator
 from python_backend.node.errors import PoolInconsistent
 
 REGIONS_PER_ARENA = 64
-"""More: less of the arena is caught in other models' last regions. Fewer: less is lost to alignment at their edges."""
+"""More: less is caught in other models' last regions. Fewer: less is lost to alignment at their edges."""
 
 
 class Region:

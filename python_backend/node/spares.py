@@ -83,6 +83,13 @@ class SparePlanner:
         self._replenish_delay_s = replenish_delay_s
         self._quiet_until = 0.0
 
+    def keep(self, model: str, target: int) -> None:
+        """One more model; its failures are forgotten if it was here before."""
+        self._keep[model] = _Keep(target)
+
+    def forget(self, model: str) -> None:
+        del self._keep[model]
+
     def target(self, model: str) -> int:
         return self._keep[model].target
 

@@ -8,7 +8,8 @@ place: `slot = block * block_tokens + offset`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence as SequenceOf
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
 import numpy as np

@@ -24,7 +24,6 @@ from python_backend.worker.sampler import Choice, Sampler
 from python_backend.worker.scheduler import Scheduled, Scheduler, SchedulerConfig
 from python_backend.worker.sequence import Sequence
 
-
 STUCK_TIMEOUT_S = 30.0
 """So long nothing of this worker may run because others hold the pool; then the next request gets an error."""
 

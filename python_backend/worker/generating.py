@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tokenizers
-import torch
 from transformers import PreTrainedModel
 
 from python_backend.channel import PacketChannel
@@ -98,7 +97,6 @@ class GenerateRole:
         grammars = Grammars(self.grammar_vocabulary) if self.grammar_vocabulary else None
         engine = Engine(config, self.tokenizer, runner, pool, grammars)
         serve_generate(engine, attachment, control, lessor)
-
 
     def _identity(self) -> PrefixIdentity:
         bind = self.bind

@@ -90,7 +90,7 @@ class Scheduler:
         return sorted(batch, key=lambda entry: not entry.is_decode)
 
     def _yield_to_priority(self) -> None:
-        """Preempt running sequences for the first in the queue if its priority is higher, before any is scheduled."""
+        """Preempt running sequences for the first in the queue if it ranks higher, before any is scheduled."""
         first = self.waiting[0] if self.waiting else None
         while (
             first

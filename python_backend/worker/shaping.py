@@ -15,6 +15,7 @@ from torch import Tensor
 from contracts.sampling import SamplingParams
 
 NEVER = float("-inf")
+NUM_LIKELY = 1024
 
 
 class Shaping:
@@ -65,21 +66,41 @@ class Shaping:
 
 
 def draw(row: Tensor, params: SamplingParams, generator: torch.Generator) -> int:
-    """row: [vocabulary], not all of it -inf -> a token by temperature, min_p, top_k and top_p."""
+    """row: [vocabulary], not all of it -inf -> a token by temperature, min_p, top_k and top_p.
+
+    One random number a token, and a full sort only when the likeliest NUM_LIKELY are short of top_p: multinomial
+    and sort took 1.5 and 3 ms a row of 49,152, a quarter of the whole step."""
     # With the highest at 0 the division can only underflow.
-    scaled = (row - row.max()) / params.temperature
+    scaled, ids = (row - row.max()) / params.temperature, None
+    if 0 < params.top_k < len(scaled):
+        scaled, ids = scaled.topk(params.top_k)
     if params.min_p > 0.0:
         scaled = scaled.masked_fill(scaled.exp() < params.min_p, NEVER)
-    if 0 < params.top_k < scaled.numel():
-        kth = scaled.topk(params.top_k).values[-1]
-        scaled = scaled.masked_fill(scaled < kth, NEVER)
     probs = scaled.softmax(dim=-1)
     if params.top_p < 1.0:
-        ordered, index = probs.sort(descending=True)
+        if ids is None:
+            probs, ids = _likeliest(probs, params.top_p)
         # A token stays when what comes before it is short of top_p, so the most likely one always stays.
-        dropped = ordered.cumsum(dim=-1) - ordered >= params.top_p
-        probs = probs.scatter(0, index[dropped], 0.0)
-    return int(torch.multinomial(probs, 1, generator=generator))
+        probs = probs.masked_fill(probs.cumsum(dim=-1) - probs >= params.top_p, 0.0)
+    at = _pick(probs, generator)
+    return at if ids is None else int(ids[at])
+
+
+def _likeliest(probs: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Probabilities and ids, best first, enough of them to reach `share`."""
+    values, ids = probs.topk(min(NUM_LIKELY, len(probs)))
+    if float(values.sum()) >= share:
+        return values, ids
+    values, ids = probs.sort(descending=True)
+    return values, ids
+
+
+def _pick(probs: Tensor, generator: torch.Generator) -> int:
+    """An index with that probability; never one of probability 0. In float64: 49,152 roundings add up."""
+    sums = probs.cumsum(dim=-1, dtype=torch.float64)
+    point = torch.rand(1, dtype=torch.float64, generator=generator) * sums[-1]
+    at = int(torch.searchsorted(sums, point, right=True))
+    return at if at < len(probs) else int(probs.argmax())
 
 
 def _forbid(row: Tensor, ids: Tensor) -> None:

@@ -38,6 +38,7 @@ from python_backend.messages import (
     ForkServerReady,
     LeaseBlocks,
     ModelBound,
+    ModelUnbound,
     NodeToForkServer,
     NodeToWorker,
     PoolExhausted,
@@ -45,6 +46,7 @@ from python_backend.messages import (
     SpawnWorker,
     StopWorker,
     TensorSpec,
+    UnbindModel,
     WorkerExited,
     WorkerReady,
     WorkerSpawned,
@@ -71,6 +73,8 @@ def serve(node: PacketChannel[NodeToForkServer]) -> None:
             if isinstance(message, BindModel):
                 kinds[message.model] = message.kind
                 node.send(bind(message, fds))
+            elif isinstance(message, UnbindModel):
+                node.send(ModelUnbound(message.model))
             else:
                 spawn(node, message, fds, kinds[message.model])
             close_fds(fds)

@@ -1,5 +1,7 @@
 """The engine on real weights, against `transformers` on the same weights."""
 
+from collections.abc import Sequence
+
 import pytest
 import tokenizers
 import torch
@@ -29,14 +31,25 @@ class WholeArena:
     def __init__(self) -> None:
         self._next = 0
 
-    def lease(self, num_blocks: int) -> range | None:
+    def lease(self, num_blocks: int, tenant: str) -> range | None:
         if self._next + num_blocks > NUM_BLOCKS:
             return None
         extent = range(self._next, self._next + num_blocks)
         self._next += num_blocks
         return extent
 
-    def release(self, extent: range) -> None:
+    def release(self, blocks: range) -> None:
+        pass
+
+    def match(self, digests: Sequence[bytes], tokens: bytes) -> list[int]:
+        return []
+
+    def publish(
+        self, blocks: Sequence[int], digests: Sequence[bytes], tokens: bytes, tenant: str
+    ) -> list[bool]:
+        return [False] * len(blocks)
+
+    def drop(self, blocks: Sequence[int]) -> None:
         pass
 
 

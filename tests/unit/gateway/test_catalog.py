@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, processors
 
 from contracts.stack import ServedModel
 from gateway.catalog import LONG_TEXT_CHARS, Catalog, load_catalog
@@ -105,3 +106,16 @@ def test_a_folder_without_a_tokenizer_is_a_configuration_error(tmp_path: Path) -
     served = ServedModel(name="chat", kind="generate", weights="w", path=str(tmp_path))
     with pytest.raises(ConfigError, match=r"'chat'.*tokenizer\.json"):
         load_catalog([served])
+
+
+async def test_a_beginning_that_the_template_writes_is_counted_once(tmp_path: Path) -> None:
+    """A tokenizer that adds one by itself, as Llama's: the worker runs the prompt with one."""
+    folder = write_tiny_model(tmp_path / "model")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|im_start|> $A", special_tokens=[("<|im_start|>", tokenizer.token_to_id("<|im_start|>"))]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    served = ServedModel(name="chat", kind="generate", weights="w", path=str(folder))
+    model = load_catalog([served]).find("chat")
+    assert await model.count_tokens(["ab", "<|im_start|>ab", "<|im_start|><|im_start|>ab"]) == [3, 3, 4]

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
 
 from contracts.guide import Guide
+from contracts.sampling import parse_sampling
 from gateway.errors import GatewayError, InvalidRequest, UnsupportedFeature
 from gateway.schemas import MAX_EMBED_INPUTS, parse_chat, parse_completion, parse_embedding
+from gateway.translate import sampling_json
 
 CASES = Path(__file__).resolve().parents[4] / "shared" / "cases"
 HELLO = [{"role": "user", "content": "hi"}]
@@ -259,6 +263,40 @@ def test_a_response_format_is_a_guide() -> None:
         )
         assert found is not None
         assert (json.loads(found.text), found.is_lenient) == (schema, is_lenient)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "json_schema", "schema", "strict", "1", "x"]), inner, max_size=4
+        )
+    ),
+    max_leaves=8,
+)
+OUTPUT_KEYS = (
+    "logprobs", "top_logprobs", "response_format", "presence_penalty", "frequency_penalty", "repetition_penalty",
+    "min_p", "min_tokens", "stop_token_ids", "logit_bias", "guided_json", "guided_regex", "guided_grammar",
+    "guided_choice", "guided_lenient", "stop", "seed", "max_tokens",
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(st.sampled_from(OUTPUT_KEYS), JSON, max_size=4))
+def test_any_output_settings_are_taken_or_refused_by_name(values: dict[str, Any]) -> None:
+    """Never an exception of another kind; what is taken is JSON that the bridge takes."""
+    for parse, body in ((parse_chat, chat(**values)), (parse_completion, completion(**values))):
+        try:
+            taken = parse(body)
+        except InvalidRequest as exc:
+            note(exc.message)
+            continue
+        assert parse_sampling(sampling_json(taken.sampling, 5)).guide == taken.sampling.guide
 
 
 def test_two_guides_are_refused() -> None:

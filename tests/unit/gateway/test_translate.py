@@ -109,7 +109,8 @@ def test_completion_chunks_carry_log_probabilities_in_the_classic_shape() -> Non
         "tokens": [" Paris"],
         "top_logprobs": [{" Paris": -0.1, " Lyon": -2.5}],
     }
-    assert second["text_offset"] == [6]
+    third = data_of(chunks.text("", [PARIS, PARIS]))["choices"][0]["logprobs"]
+    assert (second["text_offset"], third["text_offset"]) == ([6], [7, 13])
     assert second["top_logprobs"] == [{"\ufffd": -3.0, ".": -0.5}]
 
 

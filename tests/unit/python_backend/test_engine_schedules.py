@@ -1,7 +1,8 @@
 """Several engines over one pool, driven by hypothesis: whatever the schedule, every token sees its own past.
 
-The model is a book-keeper: computing a token writes into its slot what the slot must hold (the tokens up to it), and
-reads back that every earlier slot of its sequence holds the same. A wrong, stale, recycled or foreign slot is seen.
+The model is a book-keeper: computing a token writes into its slot what the slot must hold (the tokens up to it),
+and reads back that every earlier slot of its sequence holds the same. A wrong, stale, recycled or foreign slot is
+seen.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class BookkeepingRunner:
         return torch.nn.functional.one_hot(torch.tensor(rows, dtype=torch.long), VOCABULARY).float()
 
 
-def engine_of(pool: Pool, owner: int, arena: dict[int, tuple[int, ...]], scheduler: SchedulerConfig) -> Engine:
+def engine_of(
+    pool: Pool, owner: int, arena: dict[int, tuple[int, ...]], scheduler: SchedulerConfig
+) -> Engine:
     identity = PrefixIdentity("weights", "fp32", "fp32", BLOCK_TOKENS)
     blocks = BlockPool(PoolLessor(pool, owner), BLOCK_TOKENS, extent_blocks=2, identity=identity)
     config = EngineConfig(frozenset(), 64, pool.total_bytes, scheduler)
@@ -122,7 +125,8 @@ def test_any_schedule_gives_every_request_its_own_text_and_one_end(
         if ends[index] == ["length"]:
             assert texts[index] == expected_text(start + rest, wanted)
         else:
-            assert ends[index] == ["CANCELLED"] and index in cancelled
+            assert ends[index] == ["CANCELLED"]
+            assert index in cancelled
     for engine in engines:
         engine.trim()
     assert pool.stats().leased_bytes == 0
@@ -145,9 +149,7 @@ def test_tenants_do_not_see_each_other_s_prompts():
     pool, arena = pool_of(40), {}
     engine = engine_of(pool, 1, arena, SchedulerConfig())
     for request_id, tenant in enumerate(("acme", "evil")):
-        engine.add(
-            request_id, "abcdefghijk", SamplingParams(max_tokens=1, temperature=0.0), tenant=tenant
-        )
+        engine.add(request_id, "abcdefghijk", SamplingParams(max_tokens=1, temperature=0.0), tenant=tenant)
         (delta,) = engine.step(0.0)
         assert delta.num_cached_tokens == 0
 

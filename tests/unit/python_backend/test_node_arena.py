@@ -15,6 +15,7 @@ import pytest
 
 from python_backend.messages import TensorSpec
 from python_backend.node import arena as arena_module
+from python_backend.node import loading
 from python_backend.node.arena import create_kv_arena, load_weights
 from python_backend.node.checkpoint import read_checkpoint
 from python_backend.node.errors import (
@@ -25,6 +26,7 @@ from python_backend.node.errors import (
     PoolTooLarge,
     TensorTypeUnknown,
 )
+from python_backend.node.fingerprint import Fingerprint
 
 
 def safetensors_file(path: Path, tensors: dict[str, tuple[str, list[int], bytes]], **more: Any) -> Path:
@@ -46,7 +48,7 @@ def floats(*values: float) -> tuple[str, list[int], bytes]:
 
 def bound_tensors(folder: Path, run_dir: Path) -> dict[str, np.ndarray[Any, Any]]:
     """Load and read back what a worker would see."""
-    weights = load_weights(folder, run_dir)
+    weights = load_weights(folder, "fp32", run_dir)
     table = msgspec.json.decode(weights.table_path.read_bytes(), type=dict[str, TensorSpec])
     with mmap.mmap(weights.fd, weights.num_bytes, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
         os.close(weights.fd)
@@ -83,7 +85,7 @@ def test_sixteen_bit_floats_are_widened_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
     """Every bf16 and fp16 value has its own float32, infinities included, across chunk borders."""
-    monkeypatch.setattr(arena_module, "CAST_CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(loading, "CHUNK_BYTES", chunk_bytes)
     values = np.array([0.0, -0.0, 1.0, -2.5, np.inf, 2.0**-10, 240.0], "<f4")
     bf16 = (values.view("<u4") >> 16).astype("<u2").tobytes()
     fp16 = values.astype("<f2").tobytes()
@@ -127,7 +129,7 @@ def test_an_index_that_lies_is_refused(
 def test_a_folder_without_weights_says_what_it_looked_for(tmp_path: Path) -> None:
     """Both names that would do."""
     with pytest.raises(CheckpointMissing, match=r"neither model\.safetensors nor"):
-        load_weights(tmp_path, tmp_path)
+        load_weights(tmp_path, "fp32", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +197,7 @@ def test_a_copy_that_was_cut_off_is_refused(tmp_path: Path) -> None:
     path = safetensors_file(tmp_path / "model.safetensors", {"a": floats(*range(100))})
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(CheckpointTruncated, match="ends at byte 400 of 396"):
-        load_weights(tmp_path, tmp_path)
+        load_weights(tmp_path, "fp32", tmp_path)
 
 
 def test_a_file_that_shrinks_while_it_is_read_leaks_nothing(
@@ -205,17 +207,17 @@ def test_a_file_that_shrinks_while_it_is_read_leaks_nothing(
     path = safetensors_file(tmp_path / "model.safetensors", {"a": floats(*range(100))})
     checkpoint = read_checkpoint(tmp_path)
     path.write_bytes(path.read_bytes()[:-40])
-    monkeypatch.setattr(arena_module, "read_checkpoint", lambda folder: checkpoint)
+    monkeypatch.setattr(loading, "read_checkpoint", lambda folder: checkpoint)
     before = sorted(os.listdir("/proc/self/fd"))
     with pytest.raises(CheckpointTruncated, match="ended while it was read"):
-        load_weights(tmp_path, tmp_path)
+        load_weights(tmp_path, "fp32", tmp_path)
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_nobody_can_write_or_resize_sealed_weights(tmp_path: Path) -> None:
     """A worker's stray write cannot change what the others compute."""
     safetensors_file(tmp_path / "model.safetensors", {"a": floats(1, 2)})
-    weights = load_weights(tmp_path, tmp_path)
+    weights = load_weights(tmp_path, "fp32", tmp_path)
     with pytest.raises(PermissionError):
         mmap.mmap(weights.fd, weights.num_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
     for act in (
@@ -229,13 +231,19 @@ def test_nobody_can_write_or_resize_sealed_weights(tmp_path: Path) -> None:
     os.close(weights.fd)
 
 
+def fingerprint_of(folder: Path) -> Fingerprint:
+    return loading.fill(loading.plan_load(folder, "fp32"), lambda *_: None, lambda *_: None)
+
+
 def test_the_fingerprint_tells_other_weights_apart(tmp_path: Path) -> None:
     """Same folder name, another shape: another fingerprint; the same file: the same one."""
     safetensors_file(tmp_path / "model.safetensors", {"a": floats(1, 2)})
-    first = read_checkpoint(tmp_path).fingerprint
-    assert read_checkpoint(tmp_path).fingerprint == first
+    first = fingerprint_of(tmp_path)
+    assert fingerprint_of(tmp_path).digest() == first.digest()
     safetensors_file(tmp_path / "model.safetensors", {"a": ("F32", [1, 2], bytes(8))})
-    assert read_checkpoint(tmp_path).fingerprint != first
+    second = fingerprint_of(tmp_path)
+    assert second.digest() != first.digest()
+    assert [text.split(":")[0] for text in second.differences(first)] == ["files.model.safetensors"]
 
 
 @pytest.mark.parametrize("has_populate", [True, False])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from contracts.sampling import SamplingParams
-from python_backend.worker.shaping import Shaping
+from python_backend.worker.shaping import NUM_LIKELY, Shaping, draw
 
 NEVER = float("-inf")
 PROMPT, OUTPUT = [0, 3, 3, 7], [2, 5, 2, 7, 2]
@@ -76,3 +76,31 @@ def test_plain_settings_need_no_shaping():
         "logit_bias": ((1, 1.0),),
     }.items():
         assert Shaping.is_needed(SamplingParams(**{key: value})), key
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 3.0])
+@pytest.mark.parametrize(
+    "settings", [{"top_p": 0.9}, {"top_p": 0.5, "min_p": 1e-4}, {"top_p": 0.7, "top_k": 50}]
+)
+def test_top_p_keeps_the_nucleus_of_wide_and_of_narrow_distributions(spread, settings):
+    """Against the definition written out; the nucleus of an even distribution is larger than NUM_LIKELY."""
+    size, params = 3 * NUM_LIKELY, SamplingParams(seed=1, **settings)
+    logits = torch.randn(size, generator=torch.Generator().manual_seed(2)) * spread
+    logits += torch.arange(size) * 1e-5  # no ties
+    probs = logits.softmax(-1)
+    order = probs.argsort(descending=True).tolist()
+    if params.top_k:
+        order = order[: params.top_k]
+    order = [token for token in order if probs[token] >= params.min_p * probs.max()]
+    total, nucleus, before = float(probs[order].sum()), set(), 0.0
+    for token in order:
+        if before / total < params.top_p - 1e-4:
+            nucleus.add(token)
+        before += float(probs[token])
+
+    generator = torch.Generator().manual_seed(3)
+    drawn = {draw(logits, params, generator) for _ in range(300)}
+    border = 10
+    assert len(drawn - nucleus) <= border * (spread < 1.0)
+    assert len(drawn) > min(len(nucleus), 300) / 3
+    assert (drawn <= set(order[:NUM_LIKELY])) == (len(nucleus) <= NUM_LIKELY)
