@@ -1,8 +1,8 @@
 """What one request's tokens become: text without half characters or stop strings, and the reason of the end.
 
-A request ends on a token (end of sequence, one of its stop tokens), on a stop string, when its guide is complete, or
-for length: its own `max_tokens`, the service's `max_output_tokens` or the context. Asking for more than the service
-gives is no error: the text ends early, with "length".
+A request ends on a token (end of sequence, one of its stop tokens), on a stop string, when its guide is complete,
+or for length: its own `max_tokens`, the service's `max_output_tokens` or the context. Asking for more than the
+service gives is no error: the text ends early, with "length".
 """
 
 from __future__ import annotations
