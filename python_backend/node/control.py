@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ from python_backend.node.errors import (
 from python_backend.node.hosting import ModelHost
 from python_backend.node.instances import Instance
 from python_backend.node.peers import check_socket_path
+from python_backend.node.pool_status import RecentHighWater, describe_extents, describe_pool, fill_model
 from python_backend.node.residency import Resident
 from python_backend.node.spares import WorkerState
 
@@ -69,6 +71,7 @@ class NodeView:
     host: ModelHost
     configured: tuple[ServedModel, ...]
     """What serves from the start; told about while it still loads, too."""
+    recent: RecentHighWater
 
     def served(self) -> list[ServedModel]:
         loading = [model for model in self.configured if self.broker.is_awaited(model.name)]
@@ -83,7 +86,7 @@ class ControlService(node_pb2_grpc.NodeServicer):
     async def GetStatus(
         self, request: node_pb2.GetStatusRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> node_pb2.NodeStatus:
-        return describe(self._view)
+        return describe(self._view, with_extents=request.with_extents)
 
     async def PrepareSpares(
         self, request: node_pb2.PrepareSparesRequest, context: grpc.aio.ServicerContext[object, object]
@@ -189,20 +192,15 @@ async def start_control(path: Path, view: NodeView) -> grpc.aio.Server:
     return server
 
 
-def describe(view: NodeView) -> node_pb2.NodeStatus:
+def describe(view: NodeView, *, with_extents: bool = False) -> node_pb2.NodeStatus:
     broker = view.broker
-    stats = broker.desk.pool.stats()
+    pool = describe_pool(broker.desk.pool, view.recent.value(time.monotonic()))
+    pool.weights_bytes = view.host.keeper.residency.used_bytes()
+    pool.weights_budget_bytes = view.host.keeper.residency.budget_bytes
+    pid_of_owner = {int(worker.id): worker.pid for worker in broker.workers.all()}
     return node_pb2.NodeStatus(
         pid=os.getpid(),
-        pool=node_pb2.PoolStatus(
-            total_bytes=stats.total_bytes,
-            leased_bytes=stats.leased_bytes,
-            free_bytes=stats.free_bytes,
-            largest_free_bytes=stats.largest_free_bytes,
-            high_water_bytes=stats.high_water_bytes,
-            weights_bytes=view.host.keeper.residency.used_bytes(),
-            weights_budget_bytes=view.host.keeper.residency.budget_bytes,
-        ),
+        pool=pool,
         models=[_describe_model(view, served) for served in view.served()],
         instances=[describe_instance(view, instance) for instance in broker.instances.all()],
         workers=_describe_workers(broker),
@@ -210,6 +208,7 @@ def describe(view: NodeView) -> node_pb2.NodeStatus:
             describe_weights(resident, view.host.keeper.digest(resident.key))
             for resident in view.host.keeper.residency.all()
         ],
+        extents=describe_extents(broker.desk.pool, pid_of_owner) if with_extents else [],
     )
 
 
@@ -217,7 +216,7 @@ def _describe_model(view: NodeView, served: ServedModel) -> node_pb2.ModelStatus
     broker = view.broker
     weights = view.host.keeper.of_model(served.name)
     bound = broker.bound.get(served.name)
-    return node_pb2.ModelStatus(
+    status = node_pb2.ModelStatus(
         name=served.name,
         kind=served.kind,
         weights_bytes=weights.num_bytes if weights else 0,
@@ -231,6 +230,8 @@ def _describe_model(view: NodeView, served: ServedModel) -> node_pb2.ModelStatus
         kv_floor_bytes=served.kv_floor_bytes,
         kv_ceiling_bytes=served.kv_ceiling_bytes,
     )
+    fill_model(status, broker.desk.pool.model_stats(served.name), bound.block_tokens if bound else 0)
+    return status
 
 
 def describe_weights(resident: Resident, fingerprint: str) -> node_pb2.WeightsStatus:

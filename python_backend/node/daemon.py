@@ -8,6 +8,7 @@ import importlib
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -25,14 +26,17 @@ from python_backend.node.hosting import ModelHost
 from python_backend.node.instances import Instances, Slots
 from python_backend.node.peers import Listener
 from python_backend.node.pool import Pool
+from python_backend.node.pool_status import RecentHighWater, page_of
 from python_backend.node.residency import Residency
 from python_backend.node.spares import REPLENISH_DELAY_S, SparePlanner, Worker
 from python_backend.node.weights import WeightKeeper
 from python_backend.node.workers import STOP_TIMEOUT_S, Workers
+from python_backend.stats_page import STATS_NAME, StatsWriter
 
 logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 5.0
+STATS_INTERVAL_S = 0.1
 NODE_SOCKET = "node.sock"
 CONTROL_SOCKET = "control.sock"
 LOCK_NAME = "node.lock"
@@ -62,6 +66,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._kv_fd = -1
         self._kv_bytes = 0
+        self._recent = RecentHighWater()
 
     def stop(self) -> None:
         """Make `run` return. Harmless when repeated."""
@@ -86,6 +91,7 @@ class Daemon:
             asyncio.create_task(self._bring_up(stack)),
             asyncio.create_task(self._watch_fork_server()),
             asyncio.create_task(self._check_forever()),
+            asyncio.create_task(self._publish_stats()),
         ]
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -103,7 +109,7 @@ class Daemon:
         config = self._config
         listener = Listener(self._run_dir / NODE_SOCKET, self._broker.connect)
         stack.callback(listener.close)
-        view = NodeView(self._broker, self._board, self._host, tuple(config.models))
+        view = NodeView(self._broker, self._board, self._host, tuple(config.models), self._recent)
         control = await start_control(self._run_dir / CONTROL_SOCKET, view)
         stack.push_async_callback(control.stop, 0.5)
         self._kv_fd = await asyncio.to_thread(self._arena.create_kv, self._kv_bytes)
@@ -159,6 +165,20 @@ class Daemon:
 
     async def _watch_fork_server(self) -> None:
         raise await self._fork_server.wait_lost()
+
+    async def _publish_stats(self) -> None:
+        """For whoever samples: a page that costs its readers no call."""
+        writer = StatsWriter(self._run_dir / STATS_NAME)
+        pool = self._broker.desk.pool
+        try:
+            while True:
+                page = page_of(pool, list(self._broker.bound), time.time())
+                writer.write(page)
+                held_bytes = page.leased_bytes + page.published_bytes - page.cached_bytes
+                self._recent.note(held_bytes, time.monotonic())
+                await asyncio.sleep(STATS_INTERVAL_S)
+        finally:
+            writer.close()
 
     async def _check_forever(self) -> None:
         """A broken book is logged, not fatal: what serves goes on serving."""

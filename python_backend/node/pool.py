@@ -238,7 +238,6 @@ class Pool:
         books = self._models.get(model)
         if books is None:
             return None
-        published_by_tenant = Counter(block.tenant for block in books.prefixes.blocks())
         return ModelStats(
             block_bytes=books.block_bytes,
             leased_bytes=books.leased_bytes,
@@ -249,7 +248,9 @@ class Pool:
             hit_blocks=books.prefixes.hit_blocks,
             num_refused=books.num_refused,
             leased_by_tenant={tenant: n for tenant, n in books.leased_by_tenant.items() if n},
-            published_by_tenant={t: n * books.block_bytes for t, n in published_by_tenant.items()},
+            published_by_tenant={
+                tenant: n * books.block_bytes for tenant, n in books.prefixes.published_by_tenant().items()
+            },
         )
 
     def extents(self) -> list[PoolExtent]:

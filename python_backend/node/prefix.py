@@ -52,6 +52,10 @@ class PrefixIndex:
         """Blocks that this tenant published and that somebody reads now."""
         return self._read_by_tenant[tenant]
 
+    def published_by_tenant(self) -> dict[str, int]:
+        """Blocks of each tenant that has any."""
+        return {tenant: count for tenant, count in self._published_by_tenant.items() if count}
+
     def num_published_of(self, tenant: str) -> int:
         return self._published_by_tenant[tenant]
 
