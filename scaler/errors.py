@@ -10,7 +10,8 @@ ScaleError
 ├── DrainTimeout          requests did not finish in time; the instances serve on
 ├── UpdateTimeout         Triton has not finished the update; it may still do
 ├── Busy                  another update of this model runs
-└── NodeUnreachable       no answer from the node daemon
+├── NodeUnreachable       no answer from the node daemon
+└── NodeRefused           the node daemon's own words; nothing has changed
 """
 
 from __future__ import annotations
@@ -57,4 +58,8 @@ class Busy(ScaleError):
 
 
 class NodeUnreachable(ScaleError):
+    pass
+
+
+class NodeRefused(ScaleError):
     pass

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import grpc
+import msgspec
 
 from contracts import node_pb2, node_pb2_grpc
-from scaler.errors import NodeUnreachable, ScaleError
+from contracts.stack import ServedModel
+from scaler.errors import NodeRefused, NodeUnreachable, ScaleError
 from scaler.instance_update import InstanceLoad
 
 CALL_TIMEOUT_S = 5.0
+_REFUSALS = (
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+)
 
 
 class NodeClient:
@@ -24,10 +33,9 @@ class NodeClient:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def status(self) -> node_pb2.NodeStatus:
-        reply: node_pb2.NodeStatus = await self._call(
-            "GetStatus", node_pb2.GetStatusRequest(), CALL_TIMEOUT_S
-        )
+    async def status(self, *, with_extents: bool = False) -> node_pb2.NodeStatus:
+        request = node_pb2.GetStatusRequest(with_extents=with_extents)
+        reply: node_pb2.NodeStatus = await self._call("GetStatus", request, CALL_TIMEOUT_S)
         return reply
 
     async def loads(self, model: str) -> list[InstanceLoad]:
@@ -53,6 +61,31 @@ class NodeClient:
             raise self._translate(exc) from exc
         return True
 
+    async def serve_model(
+        self, served: ServedModel, num_spares: int, timeout_s: float
+    ) -> node_pb2.ModelStatus:
+        """Load, bind and warm one more model. The node goes on when `timeout_s` passes: ask again, or drop it."""
+        request = node_pb2.ServeModelRequest(
+            served_model_json=msgspec.json.encode(served).decode(), num_spares=num_spares
+        )
+        reply: node_pb2.ModelStatus = await self._call("ServeModel", request, timeout_s)
+        return reply
+
+    async def drop_model(self, model: str, timeout_s: float) -> None:
+        """Its weights stay resident. NodeRefused while instances of it are attached."""
+        await self._call("DropModel", node_pb2.DropModelRequest(model=model), timeout_s)
+
+    async def evict_weights(self, key: str) -> node_pb2.WeightsStatus:
+        """What is gone now. NodeRefused while it is pinned or a model is bound to it."""
+        request = node_pb2.EvictWeightsRequest(key=key)
+        reply: node_pb2.WeightsStatus = await self._call("EvictWeights", request, CALL_TIMEOUT_S)
+        return reply
+
+    async def pin_weights(self, key: str, is_pinned: bool = True) -> node_pb2.WeightsStatus:
+        request = node_pb2.PinWeightsRequest(key=key, is_pinned=is_pinned)
+        reply: node_pb2.WeightsStatus = await self._call("PinWeights", request, CALL_TIMEOUT_S)
+        return reply
+
     async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
         try:
             return await getattr(self._stub, method)(request, timeout=timeout_s)
@@ -62,6 +95,8 @@ class NodeClient:
     def _translate(self, exc: grpc.aio.AioRpcError) -> ScaleError:
         if exc.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
             return NodeUnreachable(f"no answer from the node daemon at {self.socket_path}: {exc.details()}")
+        if exc.code() in _REFUSALS:
+            return NodeRefused(exc.details() or exc.code().name)
         return ScaleError(f"node daemon: {exc.code().name}: {exc.details()}")
 
 
