@@ -6,6 +6,8 @@ BENCHES: dict[str, str] = {
     "generate": "benchmarks.generate",
     "batching": "benchmarks.batching",
     "scaleout": "benchmarks.scaleout",
+    "pool": "benchmarks.pool",
+    "prefix": "benchmarks.prefix",
 }
 """Name -> module."""
 
@@ -13,4 +15,6 @@ SUMMARIES: dict[str, str] = {
     "generate": "Token streams at 1, 16 and 64 at once, against transformers on the same weights.",
     "batching": "Embedding calls: 64 callers against one, by text length, with the batch sizes that formed.",
     "scaleout": "What another instance costs in time and memory, and what running streams notice of it.",
+    "pool": "The memory pool alone: cost of an operation, of a lease, of a killed worker; what stays usable.",
+    "prefix": "Time to first token when the prompt's beginning was computed before, also by another instance.",
 }
