@@ -266,6 +266,8 @@ class BindModel(Message, frozen=True):
     """"cpu", or "cuda:UUID": of the GPU, not its index, which differs between processes."""
     fingerprint: str = ""
     """Of the weights as bound; part of every prefix hash."""
+    max_output_tokens: int = 0
+    """Per request; 0: what the context leaves."""
 
 
 class UnbindModel(Message, frozen=True):

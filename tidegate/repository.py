@@ -22,6 +22,7 @@ from tritonclient.grpc import model_config_pb2
 
 from contracts.stack import MANIFEST_NAME, ModelKind, ModelManifest, ServedModel, tidegate_home
 from tidegate.launch_errors import RepositoryInvalid
+from tidegate.served_options import read_served_options
 
 TEMPLATES: dict[ModelKind, str] = {"generate": "chat", "embed": "embed"}
 """Which shipped entry a registered model of a kind is made from."""
@@ -120,7 +121,11 @@ def served_model(entry: Path, read: ManifestReader) -> ServedModel | None:
         raise RepositoryInvalid(
             f"model {entry.name!r} is of kind {kind!r}, but its weights {manifest.name!r} are {manifest.kind!r}"
         )
-    return ServedModel(name=entry.name, kind=manifest.kind, weights=manifest.name, path=manifest.path)
+    parameters = {key: value.string_value for key, value in config.parameters.items()}
+    options = read_served_options(entry.name, parameters)
+    return ServedModel(
+        name=entry.name, kind=manifest.kind, weights=manifest.name, path=manifest.path, **options
+    )
 
 
 def registered(name: str, read: ManifestReader) -> ModelManifest:

@@ -19,7 +19,10 @@ from contracts.stack import STACK_NAME, Stack, write_whole
 from scaler.errors import ScaleError
 from scaler.node_client import NodeClient
 from tidegate import ports, processes, repository, run_dir, triton_install
+from tidegate.console import ConsoleProgress
+from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
 from tidegate.launch_errors import LaunchError, ProcessFailed
+from tidegate.load_progress import showing
 from tidegate.processes import Child
 from tidegate.settings import Settings
 from tidegate.triton_process import TritonPaths, TritonServer
@@ -129,6 +132,8 @@ class Launcher:
         source = settings.repository or repository.shipped()
         models = repository.prepare(source, paths.repository, settings.models)
         if settings.with_node and models.served:
+            for text in slow_tier_warnings(models.served, read_cpu_flags()):
+                self._say(f"warning: {text}")
             self._node = self._spawn("node", "python_backend.node", self._node_config(models))
             await self._wait_ready(self._node)
         env = triton_install.server_environ(install, os.environ, settings.run_dir / "node.sock")
@@ -161,7 +166,9 @@ class Launcher:
 
     async def _wait_ready(self, child: Child) -> None:
         started_s = time.monotonic()
-        await processes.wait_ready(child, processes.ready_line(child), self._settings.start_timeout_s)
+        with ConsoleProgress() as progress:
+            is_ready = showing(processes.ready_line(child), child.log_text, progress)
+            await processes.wait_ready(child, is_ready, self._settings.start_timeout_s)
         self._say(f"{child.name} is ready after {time.monotonic() - started_s:.1f} s")
 
     def _node_config(self, models: repository.Repository) -> dict[str, object]:
@@ -169,6 +176,9 @@ class Launcher:
         return {
             "run_dir": str(self._settings.run_dir),
             "pool_bytes": self._settings.pool_bytes,
+            "pool_share": self._settings.pool_share,
+            "weights_budget_bytes": self._settings.weights_budget_bytes,
+            "device": self._settings.device,
             "num_cpus": self._settings.num_cpus,
             "models": models.served,
             "spares": {name: num for name, num in self._settings.spares.items() if name in names},

@@ -92,6 +92,7 @@ class GenerateRole:
             max_context_tokens=self.max_context_tokens,
             total_blocks=arena.shape[0] // self.layout.block_tokens,
             vocabulary_size=self.model.config.vocab_size,
+            max_output_tokens=self.bind.max_output_tokens,
         )
         pool = BlockPool(lessor, self.layout.block_tokens, memory=memory, identity=self._identity())
         grammars = Grammars(self.grammar_vocabulary) if self.grammar_vocabulary else None

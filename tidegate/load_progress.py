@@ -1,0 +1,51 @@
+"""The node's loading, shown at the terminal: its log's progress lines turned into a bar, or a line now and then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from tidegate.console import ConsoleProgress
+
+# python_backend/node/loading.py writes them: "weights NAME: 120 of 540 MiB (22 %)", and a last one.
+_ON_THE_WAY = re.compile(
+    r": (?P<step>(?:weights|comparing weights|KV pool)[^:]*): (?P<done>\d+) of (?P<total>\d+) MiB"
+)
+_IN_PLACE = re.compile(r": (?P<step>(?:weights|comparing weights|KV pool)[^:]*): \d+ MiB in place")
+
+
+@dataclass(frozen=True)
+class Loading:
+    step: str
+    done_bytes: int
+    total_bytes: int
+
+
+def newest_loading(log_text: str) -> Loading | None:
+    """What is being loaded as the log ends; None: nothing, or it is done."""
+    for line in reversed(log_text.splitlines()):
+        if _IN_PLACE.search(line):
+            return None
+        if match := _ON_THE_WAY.search(line):
+            return Loading(match["step"], int(match["done"]) << 20, int(match["total"]) << 20)
+    return None
+
+
+def showing(
+    is_ready: Callable[[], Awaitable[bool]], log_text: Callable[[], str], progress: ConsoleProgress
+) -> Callable[[], Awaitable[bool]]:
+    """`is_ready`, which also moves `progress` on as often as it is asked."""
+    step, done_bytes = "", 0
+
+    async def is_ready_and_shown() -> bool:
+        nonlocal step, done_bytes
+        if (loading := newest_loading(log_text())) is not None:
+            if loading.step != step:
+                step, done_bytes = loading.step, 0
+                progress.start(step, loading.total_bytes)
+            progress.advance(loading.done_bytes - done_bytes)
+            done_bytes = loading.done_bytes
+        return await is_ready()
+
+    return is_ready_and_shown
