@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tidegate.console import ConsoleProgress
+from tidegate.models.progress import Progress
 
 # python_backend/node/loading.py writes them: "weights NAME: 120 of 540 MiB (22 %)", and a last one.
 _ON_THE_WAY = re.compile(
@@ -33,7 +33,7 @@ def newest_loading(log_text: str) -> Loading | None:
 
 
 def showing(
-    is_ready: Callable[[], Awaitable[bool]], log_text: Callable[[], str], progress: ConsoleProgress
+    is_ready: Callable[[], Awaitable[bool]], log_text: Callable[[], str], progress: Progress
 ) -> Callable[[], Awaitable[bool]]:
     """`is_ready`, which also moves `progress` on as often as it is asked."""
     step, done_bytes = "", 0

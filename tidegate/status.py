@@ -114,7 +114,7 @@ def plain(message: Any) -> dict[str, Any]:
     for entry in message.DESCRIPTOR.fields:
         value = getattr(message, entry.name)
         if entry.message_type is None:
-            values[entry.name] = value
+            values[entry.name] = value if isinstance(value, (str, bytes, int, float)) else list(value)
         elif hasattr(value, "DESCRIPTOR"):
             values[entry.name] = plain(value)
         else:

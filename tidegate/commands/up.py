@@ -77,7 +77,7 @@ def up(
     weights_budget_bytes: Annotated[
         str | None,
         typer.Option(
-            "--weights-budget",
+            "--weights-budget-bytes",
             metavar="SIZE",
             help="Most that resident weights take; the longest unused go first (default: the free memory less "
             "the pool).",
@@ -141,7 +141,7 @@ def up(
         pool_share=pool_share,
         weights_budget_bytes=None
         if weights_budget_bytes is None
-        else parse_size("--weights-budget", weights_budget_bytes),
+        else parse_size("--weights-budget-bytes", weights_budget_bytes),
         device=device,
         num_cpus=num_cpus,
         models=tuple(models) if models else None,
