@@ -104,7 +104,8 @@ class Residency:
         resident = self.get(key)
         if resident.models:
             raise WeightsHeld(
-                f"weights {key} are in use by {', '.join(sorted(resident.models))}; drop the model first"
+                f"weights {key} are in use by {', '.join(sorted(resident.models))};"
+                " they can go when no model is bound to them"
             )
         if resident.is_pinned:
             raise WeightsHeld(f"weights {key} are pinned; `tidegate pool pin {key} --off` first")

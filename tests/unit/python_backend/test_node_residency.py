@@ -54,7 +54,7 @@ def test_a_set_in_use_or_pinned_cannot_be_removed() -> None:
     residency = three_sets()
     residency.bind("a@fp32", "chat", 5.0)
     residency.pin("b@fp32", True)
-    with pytest.raises(WeightsHeld, match="in use by chat; drop the model first"):
+    with pytest.raises(WeightsHeld, match="in use by chat; they can go when"):
         residency.remove("a@fp32")
     with pytest.raises(WeightsHeld, match="tidegate pool pin b@fp32 --off"):
         residency.remove("b@fp32")

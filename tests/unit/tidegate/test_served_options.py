@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from contracts.stack import ServedModel
+from contracts.stack import ModelManifest, ServedModel
+from tidegate import repository
 from tidegate.cpu_tiers import cpu_flags, slow_tier_warnings
 from tidegate.launch_errors import RepositoryInvalid
 from tidegate.load_progress import Loading, newest_loading, showing
@@ -131,3 +132,30 @@ def test_progress_moves_as_readiness_is_asked_for():
     assert asyncio.run(ask()) == [False, False, True]
     assert progress.steps == [("weights big", 540 << 20)]
     assert progress.num_bytes[-1] == 200 << 20
+
+
+def test_options_of_an_entry_reach_the_served_model(tmp_path):
+    """From config.pbtxt to what the node is told."""
+    entry = tmp_path / "source" / "chat"
+    (entry / "1").mkdir(parents=True)
+    (entry / "1" / "model.py").write_text("")
+    values = {
+        "weights": "w",
+        "kind": "generate",
+        "precision": "int8",
+        "kv_floor_bytes": "1MiB",
+        "pinned": "true",
+    }
+    parameters = "".join(
+        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n'
+        for key, value in values.items()
+    )
+    (entry / "config.pbtxt").write_text(f'name: "chat"\nbackend: "python"\n{parameters}')
+    manifest = ModelManifest(
+        name="w", kind="generate", architecture="L", path="/m", source="t", num_parameters=1, sha256={}
+    )
+
+    made = repository.prepare(tmp_path / "source", tmp_path / "made", ["chat"], lambda _name: manifest)
+
+    (model,) = made.served
+    assert (model.precision, model.kv_floor_bytes, model.pinned) == ("int8", 1 << 20, True)
