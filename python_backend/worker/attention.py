@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from python_backend.worker.attention_cpu import CpuPlan
+from python_backend.worker.kv import KVCache
 from python_backend.worker.layer_attention import LayerAttention
 from python_backend.worker.scheduler import Scheduled
 
@@ -29,9 +30,14 @@ class AttentionPlan(Protocol):
         ...
 
 
-def plan_attention(arena: Tensor, batch: list[Scheduled]) -> AttentionPlan:
+def plan_attention(cache: KVCache, batch: list[Scheduled]) -> AttentionPlan:
     """Index tensors for one step. `batch`: decodes first, as the packed input has them."""
-    return CpuPlan.of(arena, batch)
+    if cache.device.type == "cuda":
+        # Not at the top: torch's CUDA parts are loaded only where they run.
+        from python_backend.worker.attention_cuda import CudaPlan
+
+        return CudaPlan.of(cache, batch)
+    return CpuPlan.of(cache, batch)
 
 
 def attend(
@@ -43,11 +49,14 @@ def attend(
     *,
     kv_plan: AttentionPlan,
     scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """query [1, Hq, T, D], key and value [1, Hkv, T, D] -> ([1, T, Hq, D], None)."""
     layer = int(module.layer_idx)  # type: ignore[arg-type]
-    return kv_plan.attend(layer, query, key, value, LayerAttention(scaling)), None
+    how = LayerAttention(scaling, sliding_window, softcap)
+    return kv_plan.attend(layer, query, key, value, how), None
 
 
 def register() -> None:

@@ -27,7 +27,7 @@ from python_backend.worker.decoder import DecoderRunner
 from python_backend.worker.engine import Engine, EngineConfig
 from python_backend.worker.errors import RequestRefused
 from python_backend.worker.grammar import Grammars, GrammarVocabulary, read_vocabulary
-from python_backend.worker.kv import KVLayout, view_arena
+from python_backend.worker.kv import KV_DTYPES, KVLayout, view_arena
 from python_backend.worker.lessor import NodeLessor
 from python_backend.worker.mapping import KVMapping
 from python_backend.worker.prefix import PrefixIdentity
@@ -66,7 +66,7 @@ class GenerateRole:
             model=model,
             tokenizer=tokenizer,
             max_context_tokens=skeleton.max_context_tokens(model, bind.max_context_tokens),
-            layout=KVLayout.of(model),
+            layout=KVLayout.of(model, KV_DTYPES[bind.kv_precision]),
             eos_token_ids=eos_token_ids,
             grammar_vocabulary=read_vocabulary(tokenizer, model.config.vocab_size, eos_token_ids),
         )
@@ -82,15 +82,15 @@ class GenerateRole:
     def run(self, spawn: SpawnWorker, control: PacketChannel[NodeToWorker], fds: list[int]) -> None:
         """`fds`: the KV memfd. Raises WorkerExit."""
         memory = KVMapping(fds[0], spawn.kv_total_bytes, self.layout.block_bytes)
-        arena = view_arena(memory.raw, self.layout)
-        runner = DecoderRunner(self.model, arena)
-        runner.warm_up(self.layout)
+        cache = view_arena(memory.raw, self.layout)
+        runner = DecoderRunner(self.model, cache)
+        runner.warm_up()
         attachment = wait_for_attachment(control)
         lessor = NodeLessor(control)
         config = EngineConfig(
             eos_token_ids=self.eos_token_ids,
             max_context_tokens=self.max_context_tokens,
-            total_blocks=arena.shape[0] // self.layout.block_tokens,
+            total_blocks=cache.num_blocks,
             vocabulary_size=self.model.config.vocab_size,
             max_output_tokens=self.bind.max_output_tokens,
         )
