@@ -1,8 +1,8 @@
 """The KV memory of a worker on CPU: all of it mapped, only its own blocks in reach.
 
-The memfd is mapped once, without access. Leased blocks are opened read-write, their pages mapped and zeroed, so that
-no forward pays a page fault; published ones are opened read-only. Whatever else the worker touches kills it, and it
-alone: this guards against bugs, not against hostile code, which could map the memfd anew.
+The memfd is mapped once, without access. Leased blocks are opened read-write, their pages mapped and zeroed, so
+that no forward pays a page fault; published ones are opened read-only. Whatever else the worker touches kills it,
+and it alone: this guards against bugs, not against hostile code, which could map the memfd anew.
 """
 
 from __future__ import annotations

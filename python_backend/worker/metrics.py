@@ -1,4 +1,4 @@
-"""What one engine step did, in numbers: for logs and benchmarks. The counters over a worker's life are on the board."""
+"""What one engine step did, in numbers, for logs and benchmarks. A worker's sums are on the board."""
 
 from __future__ import annotations
 

@@ -120,7 +120,9 @@ class Instance:
         self.pid = next(each.worker_pid for each in node.status().instances if each.instance == name)
         self._answers: dict[int, Answer] = {}
 
-    def start(self, prompt: list[int], max_tokens: int = MAX_TOKENS, tenant: str = "", priority: int = 0) -> int:
+    def start(
+        self, prompt: list[int], max_tokens: int = MAX_TOKENS, tenant: str = "", priority: int = 0
+    ) -> int:
         number = len(self._answers)
         self._answers[number] = Answer()
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True, logprobs=0)
