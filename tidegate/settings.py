@@ -56,6 +56,10 @@ class Settings:
     """For each process. Weights of many gigabytes take a while to reach the arena."""
     stop_timeout_s: float = 30.0
     """For each process; requests in flight finish within it."""
+    worker_hang_timeout_s: float = 30.0
+    """A worker with requests in flight that makes no progress for so long is killed."""
+    node_hang_timeout_s: float = 20.0
+    """A node that answers nothing for so long is killed and started again."""
 
     def __post_init__(self) -> None:
         for name in _PORTS:
@@ -74,6 +78,8 @@ class Settings:
                 )
         for name in ("start_timeout_s", "stop_timeout_s"):
             check_range(name, getattr(self, name), 1, 86400)
+        for name in ("worker_hang_timeout_s", "node_hang_timeout_s"):
+            check_range(name, getattr(self, name), 3, 86400)
         self._check_ports_differ()
         self._check_models()
 
@@ -184,4 +190,6 @@ _READERS: dict[str, Callable[[str, str], object]] = {
     "repository": _read_path,
     "start_timeout_s": _read_float,
     "stop_timeout_s": _read_float,
+    "worker_hang_timeout_s": _read_float,
+    "node_hang_timeout_s": _read_float,
 }
