@@ -88,6 +88,7 @@ class GenerateRole:
         runner = DecoderRunner(self.model, cache)
         runner.warm_up()
         attachment = wait_for_attachment(control)
+        attachment.beat_in(self.model)
         lessor = NodeLessor(control)
         config = EngineConfig(
             eos_token_ids=self.eos_token_ids,
