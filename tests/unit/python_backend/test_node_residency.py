@@ -33,8 +33,11 @@ def test_use_makes_a_set_young_again() -> None:
     """Binding counts, and so does the end of it."""
     residency = three_sets()
     residency.bind("a@fp32", "chat", 10.0)
-    residency.unbind("chat", 11.0)
-    assert residency.victims_for(6) == ["b@fp32"]
+    residency.bind("b@fp32", "embed", 11.0)
+    residency.unbind("embed", 12.0)
+    assert residency.victims_for(6) == ["c@fp32"]
+    residency.unbind("chat", 13.0)
+    assert residency.victims_for(16) == ["c@fp32", "b@fp32"]
 
 
 def test_pinned_and_bound_sets_never_go() -> None:

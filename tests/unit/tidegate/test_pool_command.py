@@ -190,6 +190,7 @@ def test_each_cell_shows_what_fills_it_most():
     cells = draw(extents, 100, 10)
     assert cells[:4] == [Cell("free", ""), Cell("leased", "a"), Cell("leased", "a"), Cell("published", "b")]
     assert cells[4:] == [Cell("free", "")] * 5 + [Cell("cached", "b")]
+    assert draw(extents, 100, 3)[0] == Cell("leased", "a"), "15 bytes of one against 8 of the other"
 
 
 def test_a_map_is_exact_at_sizes_that_do_not_divide():
