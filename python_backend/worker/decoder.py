@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from contracts.sampling import SamplingParams
 from python_backend.worker.attention import plan_attention
+from python_backend.worker.forward_context import forward_with
 from python_backend.worker.kv import KVCache, view_arena
 from python_backend.worker.scheduler import Scheduled
 from python_backend.worker.sequence import Sequence
@@ -38,13 +39,13 @@ class DecoderRunner:
             if entry.samples:
                 last_rows.append(row)
         device = self._cache.device
-        logits: Tensor = self._model(
-            input_ids=torch.tensor([ids], device=device),
-            position_ids=torch.tensor([positions], device=device),
-            use_cache=False,
-            kv_plan=plan_attention(self._cache, batch),
-            logits_to_keep=torch.tensor(last_rows, dtype=torch.long, device=device),
-        ).logits
+        with forward_with(plan_attention(self._cache, batch)):
+            logits: Tensor = self._model(
+                input_ids=torch.tensor([ids], device=device),
+                position_ids=torch.tensor([positions], device=device),
+                use_cache=False,
+                logits_to_keep=torch.tensor(last_rows, dtype=torch.long, device=device),
+            ).logits
         return logits[0].to(torch.promote_types(logits.dtype, torch.float32))
 
     def warm_up(self) -> None:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from python_backend.worker.families import survey
+
 PAGE_BYTES = 4096
 BLOCK_TOKENS = 16
 KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
@@ -38,11 +40,9 @@ class KVLayout:
 
     @classmethod
     def of(cls, model: PreTrainedModel, dtype: torch.dtype = torch.float32) -> KVLayout:
-        config = model.config.get_text_config()
-        heads = config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        return cls(config.num_hidden_layers, kv_heads, head_dim, dtype=dtype)
+        """Of a model whose class and weights can be served. Raises ModelRefused."""
+        shape = survey(model)
+        return cls(shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype=dtype)
 
     @property
     def row_elements(self) -> int:
