@@ -140,7 +140,7 @@ class Launcher:
             await self._node.first_ready()
         env = triton_install.server_environ(install, os.environ, settings.run_dir / "node.sock")
         await self._start_triton(paths, env)
-        if settings.with_gateway and models.served:
+        if settings.with_gateway and any(model.kind != "batch" for model in models.served):
             self._gateway = self._spawn("gateway", "gateway", self._gateway_config(models))
             await self._wait_ready(self._gateway)
         self._started = (models, started_unix_s)
@@ -203,7 +203,8 @@ class Launcher:
             "host": self._settings.host,
             "port": self._settings.gateway_port,
             "triton_grpc": self._address(self._settings.triton_grpc_port),
-            "models": models.served,
+            # No call of the OpenAI API has tensors.
+            "models": [model for model in models.served if model.kind != "batch"],
             "drain_grace_s": max(1, int(self._settings.stop_timeout_s)),
         }
 

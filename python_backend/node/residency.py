@@ -72,7 +72,9 @@ class Residency:
         return victims
 
     def add(self, folder: Path, precision: Precision, num_bytes: int, now: float) -> Resident:
-        base = f"{folder.name}@{precision}"
+        # A version folder of a batch model says nothing alone.
+        name = f"{folder.parent.name}.{folder.name}" if folder.name.isdecimal() else folder.name
+        base = f"{name}@{precision}"
         key, number = base, 1
         while key in self._sets:
             number += 1

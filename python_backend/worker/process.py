@@ -21,12 +21,11 @@ from python_backend.channel import FrameChannel, PacketChannel, PeerLost, close_
 from python_backend.messages import (
     AttachWorker,
     BridgeToWorker,
-    EmbedResult,
     NodeToWorker,
     ReclaimBlocks,
-    StepOutput,
     StopWorker,
     WorkerReady,
+    WorkerToBridge,
 )
 from python_backend.worker.lessor import NodeLessor
 from python_backend.worker.threads import ThreadBudget
@@ -139,7 +138,7 @@ class WorkerLoop:
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
 
-    def send(self, message: StepOutput | EmbedResult) -> None:
+    def send(self, message: WorkerToBridge) -> None:
         try:
             self.attachment.bridge.send(message)
         except PeerLost:
