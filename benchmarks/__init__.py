@@ -6,6 +6,7 @@ BENCHES: dict[str, str] = {
     "generate": "benchmarks.generate",
     "batching": "benchmarks.batching",
     "scaleout": "benchmarks.scaleout",
+    "prefix": "benchmarks.prefix",
 }
 """Name -> module."""
 
@@ -13,4 +14,5 @@ SUMMARIES: dict[str, str] = {
     "generate": "Token streams at 1, 16 and 64 at once, against transformers on the same weights.",
     "batching": "Embedding calls: 64 callers against one, by text length, with the batch sizes that formed.",
     "scaleout": "What another instance costs in time and memory, and what running streams notice of it.",
+    "prefix": "A shared system prompt on a hit, here and made by another instance, against a miss; what it costs.",
 }

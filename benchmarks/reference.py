@@ -66,6 +66,7 @@ class _Decoder:
         self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self._plain.generation_config.eos_token_id = None
+        self._pooled: Any = None
         self._ours = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation=attention.ATTENTION_NAME
         ).eval()
@@ -132,6 +133,15 @@ class _Decoder:
         while engine.has_work:
             engine.step(0.0)
         return {"seconds": time.perf_counter() - started_s, "num_tokens": engine.num_tokens_out}
+
+    def pooled_engine(self, prompts: list[str], max_tokens: int, caching: bool) -> dict[str, Any]:
+        """The same over a pool that another process keeps, with or without prefix blocks: see PooledEngine.run."""
+        from benchmarks.pooled_engine import PooledEngine
+
+        if self._pooled is None:
+            self._pooled = PooledEngine(self._ours, self._tokenizer).__enter__()
+        answer: dict[str, Any] = self._pooled.run(prompts, max_tokens, caching=caching)
+        return answer
 
 
 class _OwnArena:
