@@ -113,9 +113,10 @@ def test_the_newest_progress_line_of_the_node_counts():
 
 
 def test_progress_moves_as_readiness_is_asked_for():
-    """One step a weight set, advanced by what came since."""
+    """One step a weight set, advanced by what came since; its end is said, whatever comes after it."""
     progress, text = RecordingProgress(), ""
-    answers = iter([False, False, True])
+    answers = iter([False, False, False, True])
+    log = LOG + "time INFO loading: weights big: 540 MiB in place after 4.0 s\n"
 
     async def is_ready():
         return next(answers)
@@ -124,14 +125,15 @@ def test_progress_moves_as_readiness_is_asked_for():
         nonlocal text
         shown = showing(is_ready, lambda: text, progress)
         results = []
-        for end in (1, 2, 4):
-            text = "\n".join(LOG.splitlines()[:end])
+        for end in (1, 2, 4, 5):
+            text = "\n".join(log.splitlines()[:end])
             results.append(await shown())
         return results
 
-    assert asyncio.run(ask()) == [False, False, True]
+    assert asyncio.run(ask()) == [False, False, False, True]
     assert progress.steps == [("weights big", 540 << 20)]
     assert progress.num_bytes[-1] == 200 << 20
+    assert progress.said == ["tidegate: weights big: 540 MiB in place after 4.0 s"]
 
 
 def test_options_of_an_entry_reach_the_served_model(tmp_path):
