@@ -40,6 +40,9 @@ FIRST_REJOIN_S = 0.05
 MAX_REJOIN_S = 0.5
 """Between two tries to reach the next node: first, and doubled up to this."""
 
+CLOSE_TIMEOUT_S = 1.0
+"""For each of our threads, which the closed sockets wake."""
+
 WORKER_DIED = "the worker of this instance died; the next one takes new requests"
 NODE_DIED = "the node daemon died, and the worker of this instance with it; the node is starting again"
 OUTAGE = "the node is starting again; try again in a few seconds"
@@ -95,7 +98,8 @@ class Attachment:
         self._seat_lock = threading.Lock()
         self._in_flight = self._landed = 0
         self._join(ATTACH_TIMEOUT_S)
-        threading.Thread(target=self._watch_node, name="node", daemon=True).start()
+        self._node_watcher = threading.Thread(target=self._watch_node, name="node", daemon=True)
+        self._node_watcher.start()
 
     # --- the node ---
 
@@ -143,6 +147,7 @@ class Attachment:
                     log.error("lost the node daemon: %s", exc)
                     self._leave_node()
                     self._rejoin()
+        self._node.close()
 
     def _follow_node(self) -> None:
         """Returns never."""
@@ -268,6 +273,8 @@ class Attachment:
             if channel is not None:
                 with contextlib.suppress(OSError):
                     channel.sock.shutdown(socket.SHUT_RDWR)
+        for thread in (self._node_watcher, self._reader):
+            thread.join(CLOSE_TIMEOUT_S)
 
 
 def _connect() -> PacketChannel[NodeToBridge]:

@@ -28,6 +28,7 @@ class Pulse:
 @dataclass
 class _Seen:
     beat: int
+    has_work: bool
     silent_s: float = 0.0
 
 
@@ -47,6 +48,6 @@ class HangWatch:
 
     def _note(self, pulse: Pulse, step_s: float) -> _Seen:
         before = self._seen.get(pulse.worker)
-        if before is None or before.beat != pulse.beat or not pulse.has_work:
-            return _Seen(pulse.beat)
-        return _Seen(pulse.beat, before.silent_s + step_s)
+        if before is None or before.beat != pulse.beat or not (before.has_work and pulse.has_work):
+            return _Seen(pulse.beat, pulse.has_work)
+        return _Seen(pulse.beat, True, before.silent_s + step_s)
