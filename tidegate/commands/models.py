@@ -87,7 +87,10 @@ def add(
 
 @app.command("list")
 def list_models(as_json: JsonOption = False) -> None:
-    """Show the registered models, and which models of the running stack serve them."""
+    """Show the registered models, and the names they are served by.
+
+    A name in brackets is one for `tidegate up --model`: no running stack serves it.
+    """
     listing = _registry().list()
     for text in listing.damaged.values():
         note(f"tidegate: {text}")
@@ -102,7 +105,10 @@ def list_models(as_json: JsonOption = False) -> None:
 
 @app.command()
 def remove(name: NameArgument, as_json: JsonOption = False) -> None:
-    """Forget a model; a folder of your own is kept. Refused while a running stack serves it."""
+    """Forget a model; a folder of your own is kept.
+
+    Refused while a running stack serves it.
+    """
     _check_not_served(name, "remove it")
     registry = _registry()
     with registry.locked(lambda: note("another `tidegate models` command is at work; waiting for it")):
@@ -152,6 +158,23 @@ def _served_as(name: str) -> list[str]:
     return [model.name for model in stack.models if model.weights == name] if stack else []
 
 
+def _shipped_entries() -> dict[str, str]:
+    """Registered model -> the shipped entry that `tidegate up` serves it by."""
+    from tidegate import repository
+
+    entries = {}
+    for config in sorted(repository.shipped().glob("*/config.pbtxt")):
+        parameters = repository.read_config(config.parent).parameters
+        if "weights" in parameters:
+            entries[parameters["weights"].string_value] = config.parent.name
+    return entries
+
+
+def _served_text(name: str, entries: dict[str, str]) -> str:
+    """Now, or (in brackets) when somebody starts a stack with it."""
+    return ", ".join(_served_as(name)) or f"({entries.get(name, name)})"
+
+
 def _check_not_served(name: str, wish: str) -> None:
     """Workers that start later read the folder again, so it must not change under them. Raises CommandError."""
     if names := _served_as(name):
@@ -176,6 +199,7 @@ def _num_bytes(manifest: ModelManifest) -> int:
 def _print_table(models: tuple[ModelManifest, ...]) -> None:
     from rich.table import Table
 
+    entries = _shipped_entries()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("NAME", "KIND", "ARCHITECTURE"):
         table.add_column(title, no_wrap=True)
@@ -190,7 +214,7 @@ def _print_table(models: tuple[ModelManifest, ...]) -> None:
             manifest.architecture,
             count_text(manifest.num_parameters),
             size_text(_num_bytes(manifest)),
-            ", ".join(_served_as(manifest.name)) or "-",
+            _served_text(manifest.name, entries),
             manifest.source,
         )
     out().print(table, markup=False)

@@ -162,7 +162,7 @@ def test_without_a_stack_the_exit_code_is_3(tmp_path, capsys, monkeypatch, args)
     assert "start one with `tidegate up`" in capsys.readouterr().err
 
 
-def test_models_that_a_stack_serves_are_listed_and_kept(stack, tmp_path, capsys):
+def test_models_that_a_stack_serves_are_listed_and_kept(stack, tmp_path, capsys, monkeypatch):
     """Who would change or remove one is told who serves it."""
     folder = str(write_hf_folder(tmp_path / "mine"))
     assert cli.run(["models", "add", "mine", folder]) == 0
@@ -171,6 +171,11 @@ def test_models_that_a_stack_serves_are_listed_and_kept(stack, tmp_path, capsys)
     cli.run(["models", "list", "--json"])
     listed = json.loads(capsys.readouterr().out)["models"]
     assert {each["name"]: each["served_as"] for each in listed} == {"mine": ["chat"], "other": []}
+    monkeypatch.setenv("COLUMNS", "160")
+    cli.run(["models", "list"])
+    rows = {row.split()[0]: row.split() for row in capsys.readouterr().out.splitlines()}
+    assert "chat" in rows["mine"]
+    assert "(other)" in rows["other"]
     for args in (["remove", "mine"], ["add", "mine", folder, "--replace"]):
         assert cli.run(["models", *args]) == 1
         assert "'mine' is served as chat by the running stack" in capsys.readouterr().err
