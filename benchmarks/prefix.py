@@ -11,7 +11,7 @@ The engine in one process, the pool's books in another, 16 streams of 128 tokens
 
 - `overhead_no_hit`: CPU time of hashing, matching, publishing and dropping in the engine, and all of the
   book-keeping process's (its leases too) / CPU time of both processes.
-- `seconds_caching_over_none`: wall time with prefix blocks / without, runs in turn.
+- `cpu_caching_over_none`: CPU time of both processes with prefix blocks / without, runs in turn; noisier.
 - `leased_step_over_other_p50_N`, `_p95_N`: duration of decode steps of N streams in which blocks were leased
   (mapped, zeroed, written for the first time) / of the steps between those.
 """
@@ -97,10 +97,10 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
 async def _rounds(stack: Stack, tokenizer: tokenizers.Tokenizer, count: int, progress: Progress) -> Rounds:
     seen = Rounds()
     async with TritonLoad(stack.triton_grpc) as load:
-        for number in range(-1, count):
-            progress(f"round {number + 1} of {count}: a new system prompt, three users")
-            # The first round warms both instances up and counts for nothing.
-            await _round(load, stack, system_prompt(tokenizer, number), seen if number >= 0 else Rounds())
+        for number in range(count + 1):
+            progress(f"round {number} of {count}: a new system prompt, three users")
+            # Round 0 warms both instances up and counts for nothing.
+            await _round(load, stack, system_prompt(tokenizer, number), seen if number else Rounds())
     return seen
 
 
@@ -174,8 +174,11 @@ def _run_engine(reference: Reference, run: int, streams: int, *, caching: bool) 
 
 def overhead(answer: dict[str, Any]) -> float:
     """Of one run of PooledEngine, as the module has it."""
-    spent_s = answer["caching_cpu_s"] + answer["desk_cpu_s"]
-    return float(spent_s / (answer["cpu_s"] + answer["desk_cpu_s"]))
+    return float(answer["caching_cpu_s"] + answer["desk_cpu_s"]) / _cpu_s(answer)
+
+
+def _cpu_s(answer: dict[str, Any]) -> float:
+    return float(answer["cpu_s"] + answer["desk_cpu_s"])
 
 
 def leased_over_other(answers: list[dict[str, Any]], percent: float) -> float | None:
@@ -210,8 +213,8 @@ def _engine_figures(engines: Engines) -> dict[str, Figure]:
     caching, none = engines.caching[busiest], engines.none[busiest]
     figures = {
         "overhead_no_hit": Figure.of_runs([overhead(answer) for answer in caching], "share of CPU time"),
-        "seconds_caching_over_none": Figure.of_runs(
-            [one["seconds"] / other["seconds"] for one, other in zip(caching, none, strict=True)], "ratio"
+        "cpu_caching_over_none": Figure.of_runs(
+            [_cpu_s(one) / _cpu_s(other) for one, other in zip(caching, none, strict=True)], "ratio"
         ),
     }
     for streams in STREAMS:
