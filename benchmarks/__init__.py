@@ -16,5 +16,5 @@ SUMMARIES: dict[str, str] = {
     "batching": "Embedding calls: 64 callers against one, by text length, with the batch sizes that formed.",
     "scaleout": "What another instance costs in time and memory, and what running streams notice of it.",
     "pool": "The memory pool alone: cost of an operation, of a lease, of a killed worker; what stays usable.",
-    "prefix": "Time to first token when the prompt's beginning was computed before, also by another instance.",
+    "prefix": "A shared system prompt on a hit, here and made by another instance, against a miss; what it costs.",
 }

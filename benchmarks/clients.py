@@ -22,6 +22,8 @@ class Streamed:
     token_times_s: list[float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     num_tokens: int = 0
+    num_cached_tokens: int = 0
+    """Of the prompt, where `return_num_cached_tokens` was among the flags."""
     finish_reason: str = ""
     error: str = ""
     ended_s: float = 0.0
@@ -55,11 +57,16 @@ class TritonLoad:
         await self._channel.close()
 
     async def stream(
-        self, model: str, prompt: str, sampling: dict[str, Any], parameters: dict[str, int] | None = None
+        self,
+        model: str,
+        prompt: str,
+        sampling: dict[str, Any],
+        parameters: dict[str, int] | None = None,
+        flags: Sequence[str] = (),
     ) -> Streamed:
         """One request on a stream of its own, read to its end."""
         seen = Streamed(time.monotonic())
-        request = generate_request(model, prompt, sampling, parameters)
+        request = generate_request(model, prompt, sampling, parameters, flags)
 
         async def requests() -> AsyncIterator[Any]:
             yield request
@@ -95,10 +102,14 @@ class TritonLoad:
 
 
 def generate_request(
-    model: str, prompt: str, sampling: dict[str, Any], parameters: dict[str, int] | None = None
+    model: str,
+    prompt: str,
+    sampling: dict[str, Any],
+    parameters: dict[str, int] | None = None,
+    more_flags: Sequence[str] = (),
 ) -> Any:
-    """A streaming request with token counts and finish reason asked for."""
-    flags = ("stream", "return_finish_reason", "return_num_output_tokens")
+    """A streaming request with token counts and finish reason asked for, and what `more_flags` ask for."""
+    flags = ("stream", "return_finish_reason", "return_num_output_tokens", *more_flags)
     request = service_pb2.ModelInferRequest(
         model_name=model,
         inputs=[
@@ -130,6 +141,8 @@ def _note(seen: Streamed, response: Any) -> None:
     seen.token_times_s.append(time.monotonic())
     seen.texts.append(outputs["text_output"][4:].decode())
     seen.num_tokens += struct.unpack("<I", outputs["num_output_tokens"])[0]
+    if "num_cached_tokens" in outputs:
+        seen.num_cached_tokens = struct.unpack("<I", outputs["num_cached_tokens"])[0]
     reason = outputs["finish_reason"][4:].decode()
     seen.finish_reason = "" if reason == "null" else reason
 

@@ -1,7 +1,7 @@
 """The node's lease desk alone, in a process of its own: what a worker's lease costs without a model.
 
-`python -m benchmarks.lease_server SOCKET STATS TOTAL_BYTES BLOCK_BYTES BLOCK_TOKENS` serves every connection on SOCKET
-(SOCK_SEQPACKET) as a worker of model "m", and writes the stats page STATS after each of them has gone.
+`python -m benchmarks.lease_server SOCKET STATS TOTAL_BYTES BLOCK_BYTES BLOCK_TOKENS` serves every connection on
+SOCKET (SOCK_SEQPACKET) as a worker of model "m", and writes the stats page STATS after each of them has gone.
 """
 
 from __future__ import annotations

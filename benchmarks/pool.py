@@ -1,4 +1,4 @@
-"""The memory pool's own costs, and what its books leave usable. No model runs here but for the first-touch figure.
+"""The memory pool's own costs, and what its books leave usable. No model runs here.
 
 - `alloc_us_per_op`: one allocation or free of the byte allocator, over 200,000 mixed ones.
 - `books_us_per_op`: one lease, publication, match, drop or release in the pool's books, all checks included.
@@ -7,8 +7,6 @@
 - `usable_share_min`: over a simulated day of scaling churn with prefix blocks alive, the least share of the free
   bytes (neither leased nor published) that a model could lease in single blocks; models of three block sizes.
 - `tide_peak_share_min`: two models with opposite tides: least share of the whole arena that either had at its peak.
-- `lease_step_over_other_step`: median time of decode steps in which a block was leased and touched first / of the
-  others, 16 streams, the real model over a real arena.
 """
 
 from __future__ import annotations
@@ -25,12 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.generate import prompts
 from benchmarks.lease_server import RunningServer, lease_server
-from benchmarks.reference import Reference
 from benchmarks.report import Figure, Report
 from benchmarks.statistics import percentile
-from contracts.stack import tidegate_home
 from python_backend.messages import ExtentLeased, LeaseBlocks, ReleaseExtent
 from python_backend.node.allocator import Allocator
 from python_backend.node.pool import Pool, Refused
@@ -64,14 +59,7 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     figures["usable_share_min"] = Figure(min(shares), "ratio", min(shares), max(shares))
     peaks = tide_peaks(days=3)
     figures["tide_peak_share_min"] = Figure(min(peaks), "ratio", min(peaks), max(peaks))
-    skipped = {}
-    folder_of_model = tidegate_home() / "models" / "smollm2-135m-instruct"
-    if folder_of_model.exists():
-        progress("first touches")
-        figures |= first_touch(folder_of_model, 1 if quick else 3)
-    else:
-        skipped["lease_step_over_other_step"] = "no model is fetched; run `tidegate models fetch`"
-    return Report(NAME, runs, figures, skipped=skipped).to_dict()
+    return Report(NAME, runs, figures).to_dict()
 
 
 def alloc_us(num_ops: int) -> float:
@@ -287,20 +275,3 @@ def tide_peaks(days: int) -> list[float]:
             pool.publish(tide, model, "", block, name, name)
         pool.forget(tide)
     return shares
-
-
-def first_touch(folder: Path, runs: int) -> dict[str, Figure]:
-    ratios, leases_ms, others_ms = [], [], []
-    with Reference(folder) as reference:
-        reference.ask("first_touch", prompts=prompts(2), max_tokens=4)
-        for _ in range(runs):
-            answer = reference.ask("first_touch", prompts=prompts(16), max_tokens=64)
-            with_lease, without = sorted(answer["with_lease_s"]), sorted(answer["without_s"])
-            leases_ms.append(percentile(with_lease, 50) * 1000)
-            others_ms.append(percentile(without, 50) * 1000)
-            ratios.append(leases_ms[-1] / others_ms[-1])
-    return {
-        "lease_step_over_other_step": Figure.of_runs(ratios, "ratio"),
-        "lease_step_p50_ms": Figure.of_runs(leases_ms, "ms"),
-        "other_step_p50_ms": Figure.of_runs(others_ms, "ms"),
-    }

@@ -1,131 +1,225 @@
-"""What a prompt's published beginning saves: time to first token through Triton with two instances of `chat`.
+"""What a shared system prompt of 512 tokens costs the second time, and what looking for it costs when it is new.
 
-- `ttft_hit_over_miss`: a system prompt of 512 tokens that the *same* instance has computed before / the same length
-  computed for the first time, medians; the user's turn differs.
-- `ttft_hit_other_instance_over_miss`: the same, when the *other* instance had computed it.
-- `overhead_no_hit`: CPU time of hashing, matching, publishing and dropping, the node's part included, as a share of all
-  CPU time, 16 streams that share no prefix; the engine alone with its leases from a lease server.
+Through Triton, two idle instances, one request at a time, a new system prompt each round:
+
+- `ttft_hit_over_miss`: time to first token of a request whose system prompt the same instance has computed / of the
+  round's first request.
+- `ttft_hit_other_instance_over_miss`: the same where only the other instance has computed it.
+- `ttft_miss_ms`, `ttft_hit_ms`, `ttft_hit_other_instance_ms`: the times themselves, from the client's side.
+
+The engine in one process, the pool's books in another, 16 streams of 128 tokens, all prompts new:
+
+- `overhead_no_hit`: CPU time of hashing, matching, publishing and dropping in the engine, and all of the
+  book-keeping process's (its leases too) / CPU time of both processes.
+- `cpu_caching_over_none`: CPU time of both processes with prefix blocks / without, runs in turn; noisier.
+- `leased_step_over_other_p50_N`, `_p95_N`: duration of decode steps of N streams in which blocks were leased
+  (mapped, zeroed, written for the first time) / of the steps between those.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-import statistics
-import subprocess
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from benchmarks.clients import TritonLoad
-from benchmarks.generate import prompts
-from benchmarks.node import node_status, wait_until
+from benchmarks.clients import Streamed, TritonLoad
+from benchmarks.node import node_status
 from benchmarks.reference import Reference
 from benchmarks.report import Figure, Report
+from benchmarks.statistics import percentile
 from contracts.stack import Stack, tidegate_home
+from scaler.actuator import scale
 from tidegate.testing import running_stack
 
 NAME = "prefix"
-PREFIX_TOKENS = 512
-MAX_ROUNDS = 60
-WORDS = [
+SYSTEM_TOKENS = 512
+BLOCK_TOKENS = 16
+STREAM_TOKENS = 128
+"""More than admission reserves, so that streams lease while they decode."""
+STREAMS = (1, 16)
+SHORT = {"max_tokens": 2, "temperature": 0, "ignore_eos": True}
+WORDS = (
     "tide",
-    "boat",
+    "gate",
     "harbour",
-    "rope",
-    "anchor",
-    "gull",
-    "sand",
-    "wave",
-    "moon",
-    "pier",
-    "salt",
-    "wind",
     "lantern",
-    "chart",
-    "deck",
-    "sail",
-]
+    "seven",
+    "copper",
+    "under",
+    "river",
+    "quiet",
+    "orange",
+    "winter",
+)
 
 Progress = Callable[[str], None]
 
 
+@dataclass
+class Rounds:
+    """Times to first token in ms; the entries of each list that belong to a hit are over their round's miss."""
+
+    miss_ms: list[float] = field(default_factory=list)
+    same_ms: list[float] = field(default_factory=list)
+    other_ms: list[float] = field(default_factory=list)
+    same_over_miss: list[float] = field(default_factory=list)
+    other_over_miss: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Engines:
+    """Answers of PooledEngine.run, with prefix blocks and without, by number of streams."""
+
+    caching: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: {n: [] for n in STREAMS})
+    none: dict[int, list[dict[str, Any]]] = field(default_factory=lambda: {n: [] for n in STREAMS})
+
+
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
-    wanted = 4 if quick else 15
+    rounds, runs = (3, 1) if quick else (20, 5)
     folder = tidegate_home() / "models" / "smollm2-135m-instruct"
-    with running_stack("--pool-bytes", "2GiB", "--num-cpus", "2") as running:
-        scale = [sys.executable, "-m", "tidegate", "scale", "chat", "2", "--run-dir", str(running.run_dir)]
-        subprocess.run(scale, check=True, stdout=subprocess.DEVNULL)
-        wait_until(running.stack.node_socket, lambda status: _num_instances(status) == 2)
-        seen = asyncio.run(_measure(running.stack, folder, wanted, progress))
-    progress("overhead without hits")
-    with Reference(folder) as reference:
-        reference.ask("prefix_overhead", prompts=prompts(2), max_tokens=4)
-        answers = [
-            reference.ask("prefix_overhead", prompts=prompts(16), max_tokens=64)
-            for _ in range(1 if quick else 3)
-        ]
-    overheads = [answer["prefix_s"] / answer["total_s"] for answer in answers]
-    miss = statistics.median(seen["miss"])
-    figures = {
-        "ttft_miss_ms": Figure.of_runs([s * 1000 for s in seen["miss"]], "ms"),
-        "ttft_hit_over_miss": Figure.of_runs([s / miss for s in seen["same"]], "ratio"),
-        "ttft_hit_other_instance_over_miss": Figure.of_runs([s / miss for s in seen["other"]], "ratio"),
-        "overhead_no_hit": Figure.of_runs(overheads, "ratio"),
-    }
-    return Report(NAME, len(seen["miss"]), figures).to_dict()
-
-
-def _num_instances(status: Any) -> int:
-    return next(int(model.num_instances) for model in status.models if model.name == "chat")
-
-
-async def _measure(stack: Stack, folder: Path, wanted: int, progress: Progress) -> dict[str, list[float]]:
-    """Rounds of one miss and two hits, one request at a time, until each kind was seen often enough."""
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    seen: dict[str, list[float]] = {"miss": [], "same": [], "other": []}
+    with running_stack("--spares", "chat=2", "--pool-bytes", "2GiB") as running:
+        asyncio.run(scale(running.stack, "chat", 2, on_event=lambda _: None))
+        seen = asyncio.run(_rounds(running.stack, tokenizer, rounds, progress))
+    engines = _engines(folder, runs, progress)
+    return Report(NAME, rounds, _ttft_figures(seen) | _engine_figures(engines)).to_dict()
+
+
+# --- through Triton ---
+
+
+async def _rounds(stack: Stack, tokenizer: tokenizers.Tokenizer, count: int, progress: Progress) -> Rounds:
+    seen = Rounds()
     async with TritonLoad(stack.triton_grpc) as load:
-        await load.stream("chat", "warm up", {"max_tokens": 2, "temperature": 0})
-        for number in range(MAX_ROUNDS):
-            progress(", ".join(f"{len(times)} {kind}" for kind, times in seen.items()))
-            prefix = system_prompt(tokenizer, number)
-            first = await _ask(stack, load, f"{prefix} What is it about?", seen["miss"])
-            for question in ("Who wrote it?", "What comes next in it?"):
-                times: list[float] = []
-                instance = await _ask(stack, load, f"{prefix} {question}", times)
-                # The second hit may find what either instance published; the prefix is the first one's.
-                seen["same" if instance == first else "other"] += times
-            if min(len(seen["same"]), len(seen["other"])) >= wanted:
-                return seen
-    raise RuntimeError(
-        f"after {MAX_ROUNDS} rounds {len(seen['same'])} hits were on the same instance, {len(seen['other'])} on"
-        " the other: the load does not spread"
-    )
+        for number in range(count + 1):
+            progress(f"round {number} of {count}: a new system prompt, three users")
+            # Round 0 warms both instances up and counts for nothing.
+            await _round(load, stack, system_prompt(tokenizer, number), seen if number else Rounds())
+    return seen
 
 
-async def _ask(stack: Stack, load: TritonLoad, prompt: str, times_s: list[float]) -> str:
-    """Appends the time to first token; the name of the instance that answered."""
+async def _round(load: TritonLoad, stack: Stack, system: str, seen: Rounds) -> None:
+    first, first_instance = await _ask(load, stack, system, "What does the tide do at noon?")
+    if first.num_cached_tokens >= BLOCK_TOKENS * 2:
+        raise RuntimeError(f"a new prompt had {first.num_cached_tokens} tokens cached; it was not new")
+    seen.miss_ms.append(first.ttft_s * 1000)
+    have_it = {first_instance}
+    for question in ("Name three boats.", "How deep is the harbour?"):
+        hit, instance = await _ask(load, stack, system, question)
+        if hit.num_cached_tokens < SYSTEM_TOKENS - BLOCK_TOKENS:
+            raise RuntimeError(f"of {SYSTEM_TOKENS} shared tokens {hit.num_cached_tokens} were cached")
+        times, ratios = (
+            (seen.same_ms, seen.same_over_miss)
+            if instance in have_it
+            else (seen.other_ms, seen.other_over_miss)
+        )
+        times.append(hit.ttft_s * 1000)
+        ratios.append(hit.ttft_s / first.ttft_s)
+        have_it.add(instance)
+
+
+async def _ask(load: TritonLoad, stack: Stack, system: str, question: str) -> tuple[Streamed, str]:
+    """The stream, and the instance that it landed on."""
     before = _landed(stack)
-    streamed = await load.stream("chat", prompt, {"max_tokens": 2, "temperature": 0})
-    if streamed.error:
-        raise RuntimeError(streamed.error)
-    times_s.append(streamed.ttft_s)
-    after = _landed(stack)
-    return next(name for name in after if after[name] > before[name])
+    prompt = f"{system}<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    stream = await load.stream("chat", prompt, SHORT, flags=("return_num_cached_tokens",))
+    if stream.error:
+        raise RuntimeError(f"a request failed: {stream.error}")
+    (instance,) = (name for name, landed in _landed(stack).items() if landed > before[name])
+    return stream, instance
 
 
 def _landed(stack: Stack) -> dict[str, int]:
-    status = node_status(stack.node_socket)
-    return {i.instance: int(i.landed) for i in status.instances if i.model == "chat"}
+    instances = node_status(stack.node_socket).instances
+    return {instance.instance: instance.landed for instance in instances if instance.model == "chat"}
 
 
-def system_prompt(tokenizer: tokenizers.Tokenizer, number: int) -> str:
-    """Text of 512 tokens that no other number's text begins like."""
-    rng = random.Random(number)
-    words = [f"{number}", "is", "the", "story."]
-    while len(tokenizer.encode(" ".join(words)).ids) < PREFIX_TOKENS:
-        words += rng.choices(WORDS, k=8)
-    return " ".join(words)
+def system_prompt(tokenizer: tokenizers.Tokenizer, seed: int) -> str:
+    """At least SYSTEM_TOKENS tokens that no other seed's begins with."""
+    draw = random.Random(seed)
+    words = [f"<|im_start|>system\nRule {draw.randrange(10**9)}:"]
+    while len(tokenizer.encode(" ".join(words)).ids) < SYSTEM_TOKENS:
+        words += draw.choices(WORDS, k=8)
+    return " ".join(words) + "<|im_end|>\n"
+
+
+# --- the engine ---
+
+
+def _engines(folder: Path, runs: int, progress: Progress) -> Engines:
+    engines = Engines()
+    with Reference(folder) as reference:
+        _run_engine(reference, -1, 1, caching=True)
+        for index in range(runs):
+            for streams in STREAMS:
+                progress(
+                    f"run {index + 1} of {runs}: the engine, {streams} streams, prefix blocks on and off"
+                )
+                engines.caching[streams].append(_run_engine(reference, index, streams, caching=True))
+                engines.none[streams].append(_run_engine(reference, index, streams, caching=False))
+    return engines
+
+
+def _run_engine(reference: Reference, run: int, streams: int, *, caching: bool) -> dict[str, Any]:
+    # The length differs, so that not all streams fill a block in the same step.
+    prompts = [f"{run} {streams} {index} tells of" + " waves" * (index + 8) for index in range(streams)]
+    return reference.ask("pooled_engine", prompts=prompts, max_tokens=STREAM_TOKENS, caching=caching)
+
+
+def overhead(answer: dict[str, Any]) -> float:
+    """Of one run of PooledEngine, as the module has it."""
+    return float(answer["caching_cpu_s"] + answer["desk_cpu_s"]) / _cpu_s(answer)
+
+
+def _cpu_s(answer: dict[str, Any]) -> float:
+    return float(answer["cpu_s"] + answer["desk_cpu_s"])
+
+
+def leased_over_other(answers: list[dict[str, Any]], percent: float) -> float | None:
+    """None: no step leased anything, or every one did."""
+    steps = [step for answer in answers for step in _from_first_lease(answer["steps"])]
+    leased = [seconds for seconds, is_leased in steps if is_leased]
+    others = [seconds for seconds, is_leased in steps if not is_leased]
+    return percentile(leased, percent) / percentile(others, percent) if leased and others else None
+
+
+def _from_first_lease(steps: list[tuple[float, bool]]) -> list[tuple[float, bool]]:
+    """Earlier ones have shorter histories, and would be faster for that alone."""
+    return list(itertools.dropwhile(lambda step: not step[1], steps))
+
+
+# --- figures ---
+
+
+def _ttft_figures(seen: Rounds) -> dict[str, Figure]:
+    values = {
+        "ttft_hit_over_miss": (seen.same_over_miss, "ratio"),
+        "ttft_hit_other_instance_over_miss": (seen.other_over_miss, "ratio"),
+        "ttft_miss_ms": (seen.miss_ms, "ms"),
+        "ttft_hit_ms": (seen.same_ms, "ms"),
+        "ttft_hit_other_instance_ms": (seen.other_ms, "ms"),
+    }
+    return {name: Figure.of_runs(samples, unit) for name, (samples, unit) in values.items() if samples}
+
+
+def _engine_figures(engines: Engines) -> dict[str, Figure]:
+    busiest = max(STREAMS)
+    caching, none = engines.caching[busiest], engines.none[busiest]
+    figures = {
+        "overhead_no_hit": Figure.of_runs([overhead(answer) for answer in caching], "share of CPU time"),
+        "cpu_caching_over_none": Figure.of_runs(
+            [_cpu_s(one) / _cpu_s(other) for one, other in zip(caching, none, strict=True)], "ratio"
+        ),
+    }
+    for streams in STREAMS:
+        answers = engines.caching[streams] + engines.none[streams]
+        for percent in (50, 95):
+            if (ratio := leased_over_other(answers, percent)) is not None:
+                figures[f"leased_step_over_other_p{percent}_{streams}"] = Figure(ratio, "ratio")
+    return figures

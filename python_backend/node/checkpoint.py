@@ -24,6 +24,8 @@ from python_backend.node.errors import (
 
 SINGLE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
+CODE_NAMES = ("module.py", "model.pt2")
+"""What `worker/modules.py` makes a batch model from."""
 MAX_HEADER_BYTES = 100_000_000  # as the format's own reader
 
 # safetensors' name -> (bytes in the file, torch's name after binding as fp32; `layout` has the other precisions).
@@ -77,7 +79,11 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read the headers only. Raises CheckpointError, a file that can't be read included."""
+    """Read the headers only. Raises CheckpointError, a file that can't be read included.
+
+    A folder of a batch model's code needs no weights: its code has, or makes, its own."""
+    if has_own_weights(folder):
+        return Checkpoint(tensors=(), headers={})
     tensors: dict[str, StoredTensor] = {}
     headers: dict[Path, bytes] = {}
     for file in weight_files(folder):
@@ -93,6 +99,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         raise CheckpointMalformed(f"{folder}: holds no tensor")
     _check_index(folder, tensors)
     return Checkpoint(tensors=tuple(tensors.values()), headers=headers)
+
+
+def has_own_weights(folder: Path) -> bool:
+    is_code = any((folder / name).is_file() for name in CODE_NAMES)
+    return is_code and not any((folder / name).is_file() for name in (SINGLE_NAME, INDEX_NAME))
 
 
 def weight_files(folder: Path) -> list[Path]:

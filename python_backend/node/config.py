@@ -21,6 +21,9 @@ DEFAULT_POOL_SHARE = 0.25
 PAGE_BYTES = 4096
 MAX_BYTES = 2**50
 MAX_TOKENS = 2**31 - 1
+MIN_HANG_TIMEOUT_S = 3.0
+"""Idle workers give a sign of life once a second."""
+MAX_HANG_TIMEOUT_S = 86400.0
 SIZES = ("kv_floor_bytes", "kv_ceiling_bytes", "tenant_ceiling_bytes", "prefix_cache_bytes")
 DEVICE = re.compile(r"cpu|cuda(:GPU-[0-9a-fA-F-]+)?")
 
@@ -41,6 +44,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whose memory it is: "cpu", "cuda" (the first GPU) or "cuda:GPU-UUID"."""
     num_cpus: int = 0
     """CPUs that the workers share. 0: all this process may run on."""
+    worker_hang_timeout_s: float = 30.0
+    """A worker with requests in flight that makes no progress for so long is killed."""
     spares: dict[str, int] = {}
     """Warm workers to keep at hand per model; a model that is not named keeps one."""
 
@@ -92,6 +97,11 @@ def check_config(config: NodeConfig) -> None:
         raise ConfigInvalid(f"device = {config.device!r}, must be cpu, cuda or cuda:GPU-UUID")
     if config.num_cpus < 0:
         raise ConfigInvalid(f"num_cpus = {config.num_cpus}, must be 0 (all) or more")
+    if not MIN_HANG_TIMEOUT_S <= config.worker_hang_timeout_s <= MAX_HANG_TIMEOUT_S:
+        raise ConfigInvalid(
+            f"worker_hang_timeout_s = {config.worker_hang_timeout_s}, must be {MIN_HANG_TIMEOUT_S:.0f} to"
+            f" {MAX_HANG_TIMEOUT_S:.0f}"
+        )
     for model, num_spares in config.spares.items():
         if model not in names:
             raise ConfigInvalid(f"spares names {model!r}, known models: {', '.join(names)}")

@@ -29,6 +29,7 @@ from python_backend.node.pool import Pool
 from python_backend.node.pool_status import RecentHighWater, page_of
 from python_backend.node.residency import Residency
 from python_backend.node.spares import REPLENISH_DELAY_S, SparePlanner, Worker
+from python_backend.node.watch import HangWatch
 from python_backend.node.weights import WeightKeeper
 from python_backend.node.workers import STOP_TIMEOUT_S, Workers
 from python_backend.stats_page import STATS_NAME, StatsWriter
@@ -36,6 +37,7 @@ from python_backend.stats_page import STATS_NAME, StatsWriter
 logger = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 5.0
+WATCH_INTERVAL_S = 0.5
 STATS_INTERVAL_S = 0.1
 NODE_SOCKET = "node.sock"
 CONTROL_SOCKET = "control.sock"
@@ -91,6 +93,7 @@ class Daemon:
             asyncio.create_task(self._bring_up(stack)),
             asyncio.create_task(self._watch_fork_server()),
             asyncio.create_task(self._check_forever()),
+            asyncio.create_task(self._watch_workers()),
             asyncio.create_task(self._publish_stats()),
         ]
         stopping = asyncio.create_task(self._stop.wait())
@@ -179,6 +182,12 @@ class Daemon:
                 await asyncio.sleep(STATS_INTERVAL_S)
         finally:
             writer.close()
+
+    async def _watch_workers(self) -> None:
+        watch = HangWatch(self._config.worker_hang_timeout_s)
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            self._broker.kill_hung(watch)
 
     async def _check_forever(self) -> None:
         """A broken book is logged, not fatal: what serves goes on serving."""

@@ -17,6 +17,7 @@ NodeError
 │   └── WeightsDiffer
 ├── PoolError
 │   ├── PoolTooLarge
+│   ├── ArenaClosed
 │   ├── PoolTooSmall
 │   ├── ExtentUnknown
 │   ├── ExtentFreedTwice
@@ -102,6 +103,10 @@ class PoolError(NodeError):
 
 class PoolTooLarge(PoolError):
     """The machine has not the memory that the pool should take."""
+
+
+class ArenaClosed(PoolError):
+    """The node stops while memory is being filled."""
 
 
 class PoolTooSmall(PoolError):

@@ -18,6 +18,8 @@ from python_backend.node.checkpoint import Checkpoint
 from python_backend.node.errors import CheckpointMalformed
 
 CONFIG_NAME = "config.json"
+PROGRAM_NAMES = ("module.py", "model.pt2")
+"""A batch model's program: it changes what is computed as weights do."""
 LIBRARIES = ("torch", "transformers")
 ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rotary_pct")
 _SHOWN_CHARS = 60
@@ -30,7 +32,7 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """Every field that, changed, changes what a model computes."""
 
     files: dict[str, str]
-    """Name -> sha256 over the header and the tensors' bytes."""
+    """Name -> sha256: of weights over the header and the tensors' bytes, of a program over the file."""
     stored_dtypes: list[str]
     """safetensors' names, sorted."""
     precision: Precision
@@ -64,7 +66,7 @@ def make_fingerprint(
     text: dict[str, Any] = config.get("text_config") or config
     rope = {key: text[key] for key in ROPE_KEYS if text.get(key) is not None}
     return Fingerprint(
-        files=file_hashes,
+        files=file_hashes | _program_hashes(folder),
         stored_dtypes=sorted({tensor.dtype for tensor in checkpoint.tensors}),
         precision=precision,
         architecture=",".join(config.get("architectures") or []),
@@ -92,6 +94,15 @@ def stamp_files(files: list[Path]) -> FileStamps:
         stat = file.stat()
         stamps[file.name] = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
     return stamps
+
+
+def _program_hashes(folder: Path) -> dict[str, str]:
+    hashes = {}
+    for path in (folder / name for name in PROGRAM_NAMES):
+        if path.is_file():
+            with path.open("rb") as file:
+                hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
 
 
 def _canonical(values: dict[str, Any]) -> str:

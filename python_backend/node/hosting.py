@@ -125,6 +125,7 @@ class ModelHost:
             kv_precision=served.kv_precision,
             device=self._device,
             fingerprint=weights.fingerprint.digest(),
+            max_output_tokens=served.max_output_tokens,
         )
         bound = await self._fork_server.bind(message, weights.fd)
         if bound.block_bytes > self._kv_bytes:

@@ -129,6 +129,10 @@ def log_progress(what: str) -> OnProgress:
     return log
 
 
+def no_progress(_done: int, _total: int) -> None:
+    """For those who don't look."""
+
+
 def _write_piece(placed: Placed, first_item: int, raw: memoryview, write: Write) -> None:
     tensor = placed.tensor
     if placed.scale_offset_bytes is not None:

@@ -72,7 +72,9 @@ class Residency:
         return victims
 
     def add(self, folder: Path, precision: Precision, num_bytes: int, now: float) -> Resident:
-        base = f"{folder.name}@{precision}"
+        # A version folder of a batch model says nothing alone.
+        name = f"{folder.parent.name}.{folder.name}" if folder.name.isdecimal() else folder.name
+        base = f"{name}@{precision}"
         key, number = base, 1
         while key in self._sets:
             number += 1
@@ -104,7 +106,8 @@ class Residency:
         resident = self.get(key)
         if resident.models:
             raise WeightsHeld(
-                f"weights {key} are in use by {', '.join(sorted(resident.models))}; drop the model first"
+                f"weights {key} are in use by {', '.join(sorted(resident.models))};"
+                " they can go when no model is bound to them"
             )
         if resident.is_pinned:
             raise WeightsHeld(f"weights {key} are pinned; `tidegate pool pin {key} --off` first")

@@ -120,6 +120,11 @@ class Workers:
         link.timers.append(self._loop.call_later(self._stop_timeout_s, self._stop_took_too_long, worker.id))
         link.peer.send(StopWorker())
 
+    def kill(self, worker: Worker, reason: str) -> None:
+        """At once; `on_gone` follows."""
+        if worker.id in self._links:
+            self._kill(worker.id, reason)
+
     def _warm_up_took_too_long(self, worker_id: WorkerId) -> None:
         worker = self.get(worker_id)
         if worker and worker.state == WorkerState.WARMING:

@@ -1,7 +1,7 @@
 """Attention over leased blocks, registered with transformers under one name.
 
 transformers calls `attend` for every layer with this step's packed queries, keys and values; the step's
-`AttentionPlan` comes along as the keyword argument `kv_plan`. No mask function is registered for the name, so
+`AttentionPlan` is the forward's context. No mask function is registered for the name, so
 models build no mask: causality is the plan's to keep. One plan per kind of device: `attention_cpu`,
 `attention_cuda`.
 """
@@ -15,6 +15,9 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from python_backend.worker.attention_cpu import CpuPlan
+from python_backend.worker.families import check_arguments
+from python_backend.worker.forward_context import forward_context
+from python_backend.worker.kv import KVCache
 from python_backend.worker.layer_attention import LayerAttention
 from python_backend.worker.scheduler import Scheduled
 
@@ -29,9 +32,14 @@ class AttentionPlan(Protocol):
         ...
 
 
-def plan_attention(arena: Tensor, batch: list[Scheduled]) -> AttentionPlan:
+def plan_attention(cache: KVCache, batch: list[Scheduled]) -> AttentionPlan:
     """Index tensors for one step. `batch`: decodes first, as the packed input has them."""
-    return CpuPlan.of(arena, batch)
+    if cache.device.type == "cuda":
+        # Not at the top: torch's CUDA parts are loaded only where they run.
+        from python_backend.worker.attention_cuda import CudaPlan
+
+        return CudaPlan.of(cache, batch)
+    return CpuPlan.of(cache, batch)
 
 
 def attend(
@@ -41,13 +49,18 @@ def attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    kv_plan: AttentionPlan,
     scaling: float | None = None,
-    **_: Any,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **others: Any,
 ) -> tuple[Tensor, None]:
-    """query [1, Hq, T, D], key and value [1, Hkv, T, D] -> ([1, T, Hq, D], None)."""
+    """query [1, Hq, T, D], key and value [1, Hkv, T, D] -> ([1, T, Hq, D], None). Raises ModelRefused for an
+    argument that is not implemented."""
+    check_arguments(others)
     layer = int(module.layer_idx)  # type: ignore[arg-type]
-    return kv_plan.attend(layer, query, key, value, LayerAttention(scaling)), None
+    how = LayerAttention(scaling, sliding_window, softcap)
+    plan: AttentionPlan = forward_context()
+    return plan.attend(layer, query, key, value, how), None
 
 
 def register() -> None:

@@ -6,6 +6,7 @@ Every accepted request gets exactly one last delta: finished, cancelled, expired
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -19,6 +20,7 @@ from python_backend.worker.blocks import BlockPool
 from python_backend.worker.detokenizer import Decoder, TokenTexts
 from python_backend.worker.errors import RequestRefused
 from python_backend.worker.grammar import Grammars
+from python_backend.worker.metrics import StepMetrics
 from python_backend.worker.output import Output, OutputLimits
 from python_backend.worker.sampler import Choice, Sampler
 from python_backend.worker.scheduler import Scheduled, Scheduler, SchedulerConfig
@@ -94,7 +96,7 @@ class Engine:
         self.scheduler = Scheduler(pool, config.scheduler)
         self.num_steps = 0
         self.num_tokens_out = 0
-        self.num_cached_tokens = 0
+        self.last_step: StepMetrics | None = None
         self._stuck_since_unix_s: float | None = None
         self.on_tokens: Callable[[int, list[int]], None] | None = None
         """For tests and tools: called with (request id, all output tokens) when a request ends."""
@@ -151,6 +153,7 @@ class Engine:
     def step(self, now_unix_s: float) -> list[Delta]:
         """Run every scheduled sequence one token or chunk further."""
         deltas = self._drop_expired(now_unix_s)
+        before = self.scheduler.num_cached_tokens, self.scheduler.num_preemptions, time.perf_counter()
         batch = self.scheduler.schedule()
         if not batch:
             return deltas + self._fail_stuck(now_unix_s)
@@ -160,7 +163,9 @@ class Engine:
         for entry in batch:
             entry.sequence.num_computed = entry.start + entry.count
         self._pool.publish(entry.sequence for entry in batch)
-        return deltas + self._postprocess(batch, logits)
+        deltas += self._postprocess(batch, logits)
+        self.last_step = self._measured(batch, *before)
+        return deltas
 
     @property
     def num_leased_blocks(self) -> int:
@@ -175,7 +180,7 @@ class Engine:
             "blocks_leased": self._pool.num_leased,
             "tokens_out": self.num_tokens_out,
             "preemptions": self.scheduler.num_preemptions,
-            "cached_tokens": self.num_cached_tokens,
+            "cached_tokens": self.scheduler.num_cached_tokens,
         }
 
     def trim(self) -> None:
@@ -190,6 +195,20 @@ class Engine:
     def give_back_unused(self) -> None:
         """Somebody else is short."""
         self._pool.give_back_unused()
+
+    def _measured(
+        self, batch: list[Scheduled], cached_before: int, preempted_before: int, started_s: float
+    ) -> StepMetrics:
+        num_decodes = sum(entry.is_decode for entry in batch)
+        return StepMetrics(
+            num_decodes=num_decodes,
+            num_prefill_tokens=sum(entry.count for entry in batch) - num_decodes,
+            num_cached_tokens=self.scheduler.num_cached_tokens - cached_before,
+            num_preempted=self.scheduler.num_preemptions - preempted_before,
+            num_running=len(self.scheduler.running),
+            num_waiting=len(self.scheduler.waiting),
+            duration_s=time.perf_counter() - started_s,
+        )
 
     def _drop_expired(self, now_unix_s: float) -> list[Delta]:
         expired = [s.request_id for s in self.scheduler.sequences if s.is_expired(now_unix_s)]
@@ -245,7 +264,6 @@ class Engine:
         )
 
     def _end(self, sequence: Sequence) -> None:
-        self.num_cached_tokens += sequence.num_cached_tokens
         if self.on_tokens is not None:
             self.on_tokens(sequence.request_id, sequence.tokens[sequence.num_prompt_tokens :])
         self.scheduler.remove(sequence)

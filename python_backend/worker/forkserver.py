@@ -150,6 +150,11 @@ def _worker_main(role: Role, spawn: SpawnWorker, fds: list[int], parent_pid: int
     except WorkerExit as exc:
         log.info("worker %d of %s: %s", spawn.worker_id, role.bind.model, exc)
         status = 0
+    except PeerLost:
+        log.info("worker %d of %s: the node is gone", spawn.worker_id, role.bind.model)
+        status = 0
+    except TimeoutError as exc:
+        log.error("worker %d of %s: the node does not answer: %s", spawn.worker_id, role.bind.model, exc)
     except BaseException:
         traceback.print_exc()
     finally:

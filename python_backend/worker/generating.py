@@ -10,7 +10,7 @@ from pathlib import Path
 import tokenizers
 from transformers import PreTrainedModel
 
-from python_backend.channel import PacketChannel
+from python_backend.channel import PacketChannel, PeerLost
 from python_backend.messages import (
     BindModel,
     BridgeToWorker,
@@ -27,11 +27,11 @@ from python_backend.worker.decoder import DecoderRunner
 from python_backend.worker.engine import Engine, EngineConfig
 from python_backend.worker.errors import RequestRefused
 from python_backend.worker.grammar import Grammars, GrammarVocabulary, read_vocabulary
-from python_backend.worker.kv import KVLayout, view_arena
+from python_backend.worker.kv import KV_DTYPES, KVLayout, view_arena
 from python_backend.worker.lessor import NodeLessor
 from python_backend.worker.mapping import KVMapping
 from python_backend.worker.prefix import PrefixIdentity
-from python_backend.worker.process import Attachment, WorkerLoop, wait_for_attachment
+from python_backend.worker.process import Attachment, WorkerExit, WorkerLoop, wait_for_attachment
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,8 @@ TRIM_AFTER_IDLE_S = 0.5
 """Idle this long, the worker gives its unused extents back."""
 SURPLUS_INTERVAL_S = 1.0
 """How often a busy worker looks whether it holds far more than it uses."""
+EXTENT_BYTES = 2 << 20
+"""What a growing sequence leases at once: more to map and to zero (0.25 ms per MiB) would show in a decode step."""
 STUCK_PAUSE_S = 0.02
 """No sequence can run because the pool is out: look again after this."""
 
@@ -66,7 +68,7 @@ class GenerateRole:
             model=model,
             tokenizer=tokenizer,
             max_context_tokens=skeleton.max_context_tokens(model, bind.max_context_tokens),
-            layout=KVLayout.of(model),
+            layout=KVLayout.of(model, KV_DTYPES[bind.kv_precision]),
             eos_token_ids=eos_token_ids,
             grammar_vocabulary=read_vocabulary(tokenizer, model.config.vocab_size, eos_token_ids),
         )
@@ -82,21 +84,32 @@ class GenerateRole:
     def run(self, spawn: SpawnWorker, control: PacketChannel[NodeToWorker], fds: list[int]) -> None:
         """`fds`: the KV memfd. Raises WorkerExit."""
         memory = KVMapping(fds[0], spawn.kv_total_bytes, self.layout.block_bytes)
-        arena = view_arena(memory.raw, self.layout)
-        runner = DecoderRunner(self.model, arena)
-        runner.warm_up(self.layout)
+        cache = view_arena(memory.raw, self.layout)
+        runner = DecoderRunner(self.model, cache)
+        runner.warm_up()
         attachment = wait_for_attachment(control)
+        attachment.beat_in(self.model)
         lessor = NodeLessor(control)
         config = EngineConfig(
             eos_token_ids=self.eos_token_ids,
             max_context_tokens=self.max_context_tokens,
-            total_blocks=arena.shape[0] // self.layout.block_tokens,
+            total_blocks=cache.num_blocks,
             vocabulary_size=self.model.config.vocab_size,
+            max_output_tokens=self.bind.max_output_tokens,
         )
-        pool = BlockPool(lessor, self.layout.block_tokens, memory=memory, identity=self._identity())
+        pool = BlockPool(
+            lessor,
+            self.layout.block_tokens,
+            extent_blocks=max(1, EXTENT_BYTES // self.block_bytes),
+            memory=memory,
+            identity=self._identity(),
+        )
         grammars = Grammars(self.grammar_vocabulary) if self.grammar_vocabulary else None
         engine = Engine(config, self.tokenizer, runner, pool, grammars)
-        serve_generate(engine, attachment, control, lessor)
+        try:
+            serve_generate(engine, attachment, control, lessor)
+        except PeerLost:
+            raise WorkerExit("the node went while it was asked for blocks") from None
 
     def _identity(self) -> PrefixIdentity:
         bind = self.bind
@@ -132,7 +145,9 @@ def serve_generate(
             loop.apply_thread_budget()
             steps_before = engine.num_steps
             deltas += engine.step(time.time())
-            if engine.num_steps == steps_before and engine.has_work:
+            if engine.num_steps > steps_before:
+                log.debug("%s", engine.last_step)
+            elif engine.has_work:
                 time.sleep(STUCK_PAUSE_S)
             if time.monotonic() - trimmed_s >= SURPLUS_INTERVAL_S:
                 engine.give_back_surplus()

@@ -19,6 +19,7 @@ from python_backend.messages import (
     PoolExhausted,
     PrefixMatched,
     PublishBlocks,
+    ReclaimBlocks,
     ReleaseExtent,
 )
 from python_backend.worker.prefix import DIGEST_BYTES
@@ -32,7 +33,8 @@ T = TypeVar("T")
 
 
 class NodeLessor:
-    """Asks the node and waits (11-70 µs). What else arrives meanwhile is kept in `unread`.
+    """Asks the node and waits (11-70 µs). What else arrives meanwhile is kept in `unread`, but for ReclaimBlocks:
+    who asks for blocks is short itself and has none to give, and two that are short must not wait for each other.
 
     Every method raises PeerLost when the node is gone, TimeoutError when it does not answer.
     """
@@ -89,6 +91,9 @@ class NodeLessor:
                 if isinstance(message, answers):
                     close_fds(fds)
                     return message
+                if isinstance(message, ReclaimBlocks):
+                    self.reclaimed()
+                    continue
                 self.unread.append((message, fds))
         finally:
             self._control.sock.settimeout(None)

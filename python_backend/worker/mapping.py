@@ -1,8 +1,8 @@
 """The KV memory of a worker on CPU: all of it mapped, only its own blocks in reach.
 
-The memfd is mapped once, without access. Leased blocks are opened read-write and zeroed (which also touches their
-pages, so that no decode step pays a page fault), published ones read-only. Whatever else the worker touches kills
-it, and it alone: this guards against bugs, not against hostile code, which could map the memfd anew.
+The memfd is mapped once, without access. Leased blocks are opened read-write, their pages mapped and zeroed, so
+that no forward pays a page fault; published ones are opened read-only. Whatever else the worker touches kills it,
+and it alone: this guards against bugs, not against hostile code, which could map the memfd anew.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 PROT_NONE = 0
+MADV_POPULATE_WRITE = 23
+"""Linux 5.14: maps all pages in one call, in a third of the time that touching them takes."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class KVMapping:
@@ -36,6 +39,8 @@ class KVMapping:
         """Read-write, and zero: what another request left there is gone."""
         start, nbytes = self._bytes_of(blocks)
         self._protect(start, nbytes, mmap.PROT_READ | mmap.PROT_WRITE)
+        # An older kernel refuses; then the zeros map the pages.
+        _libc.madvise(self._address + start, nbytes, MADV_POPULATE_WRITE)
         ctypes.memset(self._address + start, 0, nbytes)
 
     def open_shared(self, blocks: range) -> None:

@@ -14,21 +14,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from python_backend.board import Board, Word
 from python_backend.channel import FrameChannel, PacketChannel, PeerLost, close_fds
 from python_backend.messages import (
     AttachWorker,
     BridgeToWorker,
-    EmbedResult,
     NodeToWorker,
     ReclaimBlocks,
-    StepOutput,
     StopWorker,
     WorkerReady,
+    WorkerToBridge,
 )
 from python_backend.worker.lessor import NodeLessor
 from python_backend.worker.threads import ThreadBudget
+
+IDLE_BEAT_S = 1.0
+"""A worker without work gives a sign of life this often: the node tells waiting from hanging by it."""
 
 
 class WorkerExit(Exception):
@@ -43,6 +46,16 @@ class Attachment:
     slot: int
     board: Board
     bridge: FrameChannel[BridgeToWorker]
+
+    def beat(self) -> None:
+        """Show the node that this worker makes progress (`node/watch.py`)."""
+        self.board.set(self.slot, Word.HEARTBEAT, self.board.get(self.slot, Word.HEARTBEAT) + 1)
+
+    def beat_in(self, model: nn.Module) -> None:
+        """Beat before every layer too: one step of a large model may take longer than a hang is given."""
+        stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+        for layer in max(stacks, key=len, default=nn.ModuleList()):
+            layer.register_forward_pre_hook(lambda *_: self.beat())
 
 
 def wait_for_attachment(control: PacketChannel[NodeToWorker]) -> Attachment:
@@ -83,8 +96,13 @@ class WorkerLoop:
         self._poll.register(control, select.POLLIN)
 
     def receive(self, timeout_s: float | None) -> list[BridgeToWorker]:
-        """Messages from the bridge; waits for one at most `timeout_s` (None: for ever). Raises WorkerExit."""
-        ready = {fd for fd, _ in self._poll.poll(None if timeout_s is None else timeout_s * 1000)}
+        """Messages from the bridge, maybe none; waits for some at most `timeout_s` (None: IDLE_BEAT_S).
+
+        Raises WorkerExit.
+        """
+        self.attachment.beat()
+        wait_s = IDLE_BEAT_S if timeout_s is None else min(timeout_s, IDLE_BEAT_S)
+        ready = {fd for fd, _ in self._poll.poll(wait_s * 1000)}
         if self._control.fileno() in ready:
             self._read_control()
         if self._lessor is not None:
@@ -120,7 +138,7 @@ class WorkerLoop:
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
 
-    def send(self, message: StepOutput | EmbedResult) -> None:
+    def send(self, message: WorkerToBridge) -> None:
         try:
             self.attachment.bridge.send(message)
         except PeerLost:

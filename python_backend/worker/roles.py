@@ -6,7 +6,7 @@ from typing import Protocol
 
 from python_backend.channel import PacketChannel
 from python_backend.messages import BindModel, NodeToWorker, SpawnWorker
-from python_backend.worker.batching import EmbedRole
+from python_backend.worker.batching import BatchRole, EmbedRole
 from python_backend.worker.errors import ModelRefused
 from python_backend.worker.generating import GenerateRole
 
@@ -40,4 +40,6 @@ def bind_role(bind: BindModel, weights_fd: int) -> Role:
         return GenerateRole.of(bind, weights_fd)
     if bind.kind == "embed":
         return EmbedRole.of(bind, weights_fd)
+    if bind.kind == "batch":
+        return BatchRole.of(bind, weights_fd)
     raise ModelRefused(f"{bind.model}: no workers serve models of kind {bind.kind!r}")

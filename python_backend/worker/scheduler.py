@@ -56,6 +56,8 @@ class Scheduler:
         """Both by rank: the first goes first."""
         self.running: list[Sequence] = []
         self.num_preemptions = 0
+        self.num_cached_tokens = 0
+        """Prompt tokens that were found published, over all requests."""
         self._num_added = 0
 
     @property
@@ -120,6 +122,7 @@ class Scheduler:
         self.pool.free(victim)
         victim.status = SequenceStatus.WAITING
         insort(self.waiting, victim, key=_rank)
+        victim.num_preemptions += 1
         self.num_preemptions += 1
 
     def _schedule_prefills(self, budget: int) -> list[Scheduled]:
@@ -137,8 +140,10 @@ class Scheduler:
     def _admit(self, sequence: Sequence) -> bool:
         if not self._has_room(sequence):
             return False
-        if not sequence.num_output_tokens:
+        # After a preemption it may find what it published itself.
+        if not sequence.num_preemptions:
             sequence.num_cached_tokens = sequence.num_computed
+            self.num_cached_tokens += sequence.num_cached_tokens
         return True
 
     def _has_room(self, sequence: Sequence) -> bool:

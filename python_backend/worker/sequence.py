@@ -37,6 +37,7 @@ class Sequence:
     num_computed: int = 0
     num_cached_tokens: int = 0
     """Prompt tokens whose blocks were found published when the request was first admitted."""
+    num_preemptions: int = 0
     arrival: int = 0
     """Counts up with every request; a preemption does not change it."""
     chain: list[bytes] = field(default_factory=list)

@@ -305,7 +305,7 @@ def test_weights_make_room_by_age_but_for_those_that_are_pinned(folders: list[Pa
         node.serve(served(folders[2], "chat3", pinned=True))
         assert node.weights() == {"tiny@fp32": ["chat"], "third@fp32": ["chat3"]}
         assert {each.key: each.is_pinned for each in node.status().weights}["third@fp32"]
-        with pytest.raises(NodeRefused, match="in use by chat; drop the model first"):
+        with pytest.raises(NodeRefused, match="in use by chat; they can go when"):
             node.evict("tiny@fp32")
         with pytest.raises(NodeRefused, match="no weights 'x' are resident"):
             node.evict("x")

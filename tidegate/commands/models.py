@@ -9,6 +9,7 @@ import typer
 
 from tidegate.commands.errors import CommandError
 from tidegate.commands.options import JsonOption
+from tidegate.commands.running import find_stack
 from tidegate.console import ConsoleProgress, count_text, note, out, print_json, size_text
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ def add(
         Literal["generate", "embed"] | None,
         typer.Option("--kind", help="Insist on a kind; by default the architecture tells."),
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Put it in the place of the model that has this name now.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Register a Hugging Face folder of your own.
@@ -68,8 +72,10 @@ def add(
     """
     from tidegate.models.add import add as add_model
 
+    if replace:
+        _check_not_served(name, "replace it")
     with ConsoleProgress() as progress:
-        manifest = add_model(_registry(), name, path, progress, kind)
+        manifest = add_model(_registry(), name, path, progress, kind, replace=replace)
     if as_json:
         print_json(_described(manifest))
     else:
@@ -81,12 +87,16 @@ def add(
 
 @app.command("list")
 def list_models(as_json: JsonOption = False) -> None:
-    """Show the registered models."""
+    """Show the registered models, and the names they are served by.
+
+    A name in brackets is one for `tidegate up --model`: no running stack serves it.
+    """
     listing = _registry().list()
     for text in listing.damaged.values():
         note(f"tidegate: {text}")
     if as_json:
-        print_json({"models": [_described(manifest) for manifest in listing.models]})
+        described = [{**_described(each), "served_as": _served_as(each.name)} for each in listing.models]
+        print_json({"models": described})
     elif listing.models:
         _print_table(listing.models)
     else:
@@ -95,7 +105,11 @@ def list_models(as_json: JsonOption = False) -> None:
 
 @app.command()
 def remove(name: NameArgument, as_json: JsonOption = False) -> None:
-    """Forget a model; a folder of your own is kept."""
+    """Forget a model; a folder of your own is kept.
+
+    Refused while a running stack serves it.
+    """
+    _check_not_served(name, "remove it")
     registry = _registry()
     with registry.locked(lambda: note("another `tidegate models` command is at work; waiting for it")):
         manifest = registry.remove(name)
@@ -138,6 +152,38 @@ def verify(
         raise CommandError("; ".join(wrong.values()))
 
 
+def _served_as(name: str) -> list[str]:
+    """Names under which the stack in the default run directory, if one runs, serves a registered model."""
+    stack = find_stack(None)
+    return [model.name for model in stack.models if model.weights == name] if stack else []
+
+
+def _shipped_entries() -> dict[str, str]:
+    """Registered model -> the shipped entry that `tidegate up` serves it by."""
+    from tidegate import repository
+
+    entries = {}
+    for config in sorted(repository.shipped().glob("*/config.pbtxt")):
+        parameters = repository.read_config(config.parent).parameters
+        if "weights" in parameters:
+            entries[parameters["weights"].string_value] = config.parent.name
+    return entries
+
+
+def _served_text(name: str, entries: dict[str, str]) -> str:
+    """Now, or (in brackets) when somebody starts a stack with it."""
+    return ", ".join(_served_as(name)) or f"({entries.get(name, name)})"
+
+
+def _check_not_served(name: str, wish: str) -> None:
+    """Workers that start later read the folder again, so it must not change under them. Raises CommandError."""
+    if names := _served_as(name):
+        raise CommandError(
+            f"{name!r} is served as {', '.join(names)} by the running stack; stop it (Ctrl-C in `tidegate up`)"
+            f" before you {wish}"
+        )
+
+
 def _described(manifest: ModelManifest) -> dict[str, Any]:
     import msgspec
 
@@ -153,11 +199,13 @@ def _num_bytes(manifest: ModelManifest) -> int:
 def _print_table(models: tuple[ModelManifest, ...]) -> None:
     from rich.table import Table
 
+    entries = _shipped_entries()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("NAME", "KIND", "ARCHITECTURE"):
         table.add_column(title, no_wrap=True)
     table.add_column("PARAMETERS", justify="right", no_wrap=True)
     table.add_column("SIZE", justify="right", no_wrap=True)
+    table.add_column("SERVED AS", no_wrap=True)
     table.add_column("SOURCE", no_wrap=True, overflow="ellipsis")
     for manifest in models:
         table.add_row(
@@ -166,6 +214,7 @@ def _print_table(models: tuple[ModelManifest, ...]) -> None:
             manifest.architecture,
             count_text(manifest.num_parameters),
             size_text(_num_bytes(manifest)),
+            _served_text(manifest.name, entries),
             manifest.source,
         )
     out().print(table, markup=False)

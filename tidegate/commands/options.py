@@ -42,8 +42,9 @@ def parse_counts(option: str, texts: list[str]) -> dict[str, int]:
 
 
 def readable_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """TIDEGATE_POOL_BYTES may be written as the option may, 2GiB; Settings reads bytes. Raises BadOption."""
+    """Sizes may be written as their options may, 2GiB; Settings reads bytes. Raises BadOption."""
     env = dict(environ)
-    if size := env.get("TIDEGATE_POOL_BYTES"):
-        env["TIDEGATE_POOL_BYTES"] = str(parse_size("TIDEGATE_POOL_BYTES", size))
+    for name in ("TIDEGATE_POOL_BYTES", "TIDEGATE_WEIGHTS_BUDGET_BYTES"):
+        if size := env.get(name):
+            env[name] = str(parse_size(name, size))
     return env

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tidegate.commands.options import JsonOption, RunDirOption
+from tidegate.commands.pool import pool_text
 from tidegate.commands.running import need_stack
 from tidegate.console import note, out, print_json, size_text
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from tidegate.status import StackStatus
-
-_BAR_CELLS = 30
 
 
 def status(run_dir: RunDirOption = None, as_json: JsonOption = False) -> None:
@@ -32,8 +31,8 @@ def status(run_dir: RunDirOption = None, as_json: JsonOption = False) -> None:
         print_json(found)
     else:
         _print(found)
-    for problem in found.problems:
-        note(f"tidegate: {problem}")
+    for text in (*found.warnings, *found.problems):
+        note(f"tidegate: {text}")
     if not found.is_whole:
         raise typer.Exit(1)
 
@@ -55,7 +54,7 @@ def _print(found: StackStatus) -> None:
         by_age = sorted(found.node["instances"], key=lambda each: (each["model"], each["attached_unix_ms"]))
         console.print(_instance_table(by_age))
         console.print()
-        console.print(_pool_line(found.node["pool"]))
+        console.print(_pool_text(found.node["pool"]))
 
 
 def _process_table(found: StackStatus) -> Table:
@@ -122,18 +121,10 @@ def _instance_state(instance: dict[str, Any]) -> Text:
     return _good(instance["state"]) if instance["state"] == "serving" else _plain(instance["state"], "yellow")
 
 
-def _pool_line(pool: dict[str, int]) -> Text:
-    from rich.text import Text
-
-    total, leased = pool["total_bytes"], pool["leased_bytes"]
-    filled = round(_BAR_CELLS * leased / total) if total else 0
-    line = Text("KV pool ")
-    line.append("█" * filled, style="green").append("░" * (_BAR_CELLS - filled), style="dim")
-    line.append(f" {size_text(leased)} of {size_text(total)} leased")
-    line.append(f"\nhigh water {size_text(pool['high_water_bytes'])}")
-    line.append(f", largest free piece {size_text(pool['largest_free_bytes'])}")
-    line.append(f"\nweights {size_text(pool['weights_bytes'])}, loaded once, shared by all workers")
-    return line
+def _pool_text(pool: dict[str, int]) -> Text:
+    text = pool_text(pool)
+    text.append(f"\nweights {size_text(pool['weights_bytes'])}, loaded once, shared by all workers")
+    return text
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str | Text]], right: Iterable[int]) -> Table:

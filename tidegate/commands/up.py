@@ -65,6 +65,34 @@ def up(
             rich_help_panel=_RESOURCES,
         ),
     ] = None,
+    pool_share: Annotated[
+        float | None,
+        typer.Option(
+            "--pool-share",
+            metavar="0..0.95",
+            help="Instead of --pool-bytes: a part of the free memory.",
+            rich_help_panel=_RESOURCES,
+        ),
+    ] = None,
+    weights_budget_bytes: Annotated[
+        str | None,
+        typer.Option(
+            "--weights-budget-bytes",
+            metavar="SIZE",
+            help="Most that resident weights take; the longest unused go first (default: the free memory less "
+            "the pool).",
+            rich_help_panel=_RESOURCES,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="DEVICE",
+            help="cpu (default), cuda or cuda:GPU-UUID.",
+            rich_help_panel=_RESOURCES,
+        ),
+    ] = None,
     num_cpus: Annotated[
         int | None,
         typer.Option(
@@ -110,6 +138,11 @@ def up(
         with_gateway=gateway,
         repository=repository,
         pool_bytes=None if pool_bytes is None else parse_size("--pool-bytes", pool_bytes),
+        pool_share=pool_share,
+        weights_budget_bytes=None
+        if weights_budget_bytes is None
+        else parse_size("--weights-budget-bytes", weights_budget_bytes),
+        device=device,
         num_cpus=num_cpus,
         models=tuple(models) if models else None,
         spares=parse_counts("--spares", spares) if spares else None,

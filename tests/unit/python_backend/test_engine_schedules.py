@@ -7,6 +7,9 @@ seen.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain, repeat
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +21,7 @@ from python_backend.worker.blocks import BlockPool
 from python_backend.worker.engine import Engine, EngineConfig
 from python_backend.worker.prefix import PrefixIdentity
 from python_backend.worker.scheduler import SchedulerConfig
-from tests.unit.python_backend.test_blocks import PoolLessor
+from tests.unit.python_backend.test_blocks import PoolLessor, cut
 from tests.unit.python_backend.test_engine import LetterTokenizer
 
 VOCABULARY = 128
@@ -46,11 +49,37 @@ class BookkeepingRunner:
         return torch.nn.functional.one_hot(torch.tensor(rows, dtype=torch.long), VOCABULARY).float()
 
 
+class MoodyLessor(PoolLessor):
+    """Refuses where the mood says so: leases, matches, single blocks that are published."""
+
+    def __init__(self, pool: Pool, owner: int, moods: Iterator[bool]) -> None:
+        super().__init__(pool, owner)
+        self._moods = moods
+
+    def lease(self, num_blocks: int, tenant: str) -> range | None:
+        return None if next(self._moods) else super().lease(num_blocks, tenant)
+
+    def match(self, digests, tokens: bytes) -> list[int]:
+        return [] if next(self._moods) else super().match(digests, tokens)
+
+    def publish(self, blocks, digests, tokens: bytes, tenant: str) -> list[bool]:
+        offers = zip(blocks, digests, cut(tokens, len(blocks)), strict=True)
+        return [
+            not next(self._moods) and super(MoodyLessor, self).publish([block], [digest], content, tenant)[0]
+            for block, digest, content in offers
+        ]
+
+
 def engine_of(
-    pool: Pool, owner: int, arena: dict[int, tuple[int, ...]], scheduler: SchedulerConfig
+    pool: Pool,
+    owner: int,
+    arena: dict[int, tuple[int, ...]],
+    scheduler: SchedulerConfig,
+    moods: Iterable[bool] = (),
 ) -> Engine:
     identity = PrefixIdentity("weights", "fp32", "fp32", BLOCK_TOKENS)
-    blocks = BlockPool(PoolLessor(pool, owner), BLOCK_TOKENS, extent_blocks=2, identity=identity)
+    lessor = MoodyLessor(pool, owner, chain(moods, repeat(False)))
+    blocks = BlockPool(lessor, BLOCK_TOKENS, extent_blocks=2, identity=identity)
     config = EngineConfig(frozenset(), 64, pool.total_bytes, scheduler)
     return Engine(config, LetterTokenizer(), BookkeepingRunner(arena), blocks)
 
@@ -90,15 +119,18 @@ REQUESTS = st.lists(
     prefill=st.integers(1, 16),
     mixed=st.integers(1, 6),
     cancelled=st.sets(st.integers(0, 11), max_size=3),
+    moods=st.lists(st.booleans(), max_size=60),
+    reclaims=st.sets(st.integers(0, 30), max_size=6),
 )
 def test_any_schedule_gives_every_request_its_own_text_and_one_end(
-    requests, num_blocks, prefill, mixed, cancelled
+    requests, num_blocks, prefill, mixed, cancelled, moods, reclaims
 ):
-    """Three engines, hits on each other's blocks, chunks, preemptions, cancels, tenants, priorities."""
+    """Three engines, hits on each other's blocks, chunks, preemptions, cancels, tenants, priorities; a node that
+    refuses at times, and asks for what is unused."""
     pool = pool_of(num_blocks)
     arena: dict[int, tuple[int, ...]] = {}
     scheduler = SchedulerConfig(4, prefill, mixed, horizon_tokens=3)
-    engines = [engine_of(pool, owner, arena, scheduler) for owner in range(3)]
+    engines = [engine_of(pool, owner, arena, scheduler, moods[owner::3]) for owner in range(3)]
     texts: dict[int, str] = {}
     ends: dict[int, list[str]] = {index: [] for index in range(len(requests))}
     coming = sorted(enumerate(requests), key=lambda item: item[1][6])
@@ -116,6 +148,8 @@ def test_any_schedule_gives_every_request_its_own_text_and_one_end(
             if delta.finish_reason or delta.error_code:
                 ends[delta.request_id].append(delta.finish_reason or delta.error_code)
         for engine in engines:
+            if tick in reclaims:
+                engine.give_back_unused()
             engine._pool.check(engine.scheduler.sequences)
         pool.check()
         if not coming and not any(engine.has_work for engine in engines):
@@ -181,3 +215,49 @@ def test_a_request_that_waits_too_long_for_others_memory_gets_the_numbers():
     (delta,) = engine.step(131.0)
     assert delta.error_code == "UNAVAILABLE"
     assert "2 blocks for 8 tokens within 30 s" in delta.error
+
+
+def test_a_hit_on_blocks_of_its_own_after_a_preemption_is_no_cached_prompt():
+    """What a request published itself, and found again, its client is not told of as cached."""
+    pool, arena = pool_of(40), {}
+    engine = engine_of(pool, 1, arena, SchedulerConfig(max_num_seqs=1))
+    engine.add(1, "abcdefghijk", SamplingParams(max_tokens=6, temperature=0.0))
+    engine.step(0.0)
+    engine.add(2, "z", SamplingParams(max_tokens=1, temperature=0.0), priority=1)
+    cached = [delta.num_cached_tokens for _ in range(10) for delta in engine.step(0.0)]
+    assert set(cached) == {0}
+    assert engine.counters()["cached_tokens"] == 0
+    assert engine._runner.num_computed == 11 + 1 + 4 + 4, (
+        "of twelve tokens eight were found, not computed anew"
+    )
+
+
+def test_a_step_says_what_it_did():
+    """Two prompts, one of them cached; then two decodes; then a preemption."""
+    pool, arena = pool_of(40), {}
+    engine = engine_of(pool, 1, arena, SchedulerConfig(max_num_seqs=2))
+    params = SamplingParams(max_tokens=3, temperature=0.0)
+    engine.add(0, "abcdefghijk", SamplingParams(max_tokens=1, temperature=0.0))
+    engine.step(0.0)
+    engine.add(1, "abcdefghijk", params)
+    engine.add(2, "xyz", params)
+    seen = []
+    for step in range(3):
+        if step == 2:
+            engine.add(3, "uvw", params, priority=1)
+        engine.step(0.0)
+        metrics = engine.last_step
+        assert metrics is not None
+        assert metrics.duration_s > 0
+        seen.append(
+            (
+                metrics.num_decodes,
+                metrics.num_prefill_tokens,
+                metrics.num_cached_tokens,
+                metrics.num_preempted,
+                metrics.num_running,
+                metrics.num_waiting,
+            )
+        )
+    # In the last step one decode ends its request; the other gave its place to the third prompt.
+    assert seen == [(0, 3 + 3, 8, 0, 2, 0), (2, 0, 0, 0, 2, 0), (1, 3, 0, 1, 1, 1)]

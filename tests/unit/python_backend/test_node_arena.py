@@ -16,9 +16,10 @@ import pytest
 from python_backend.messages import TensorSpec
 from python_backend.node import arena as arena_module
 from python_backend.node import loading
-from python_backend.node.arena import create_kv_arena, load_weights
+from python_backend.node.arena import CpuArena, create_kv_arena, load_weights
 from python_backend.node.checkpoint import read_checkpoint
 from python_backend.node.errors import (
+    ArenaClosed,
     CheckpointError,
     CheckpointMalformed,
     CheckpointMissing,
@@ -256,6 +257,23 @@ def test_every_page_of_the_kv_arena_is_there(monkeypatch: pytest.MonkeyPatch, ha
     with pytest.raises(PermissionError):
         os.ftruncate(fd, 0)
     os.close(fd)
+
+
+def test_a_closed_arena_ends_what_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that shall stop does not read sixty gigabytes first; no descriptor stays open."""
+    safetensors_file(tmp_path / "model.safetensors", {"a": floats(1), "b": floats(2)})
+    arena = CpuArena()
+
+    def close_at_once(what: str) -> loading.OnProgress:
+        return lambda done, total: arena.close()
+
+    monkeypatch.setattr(arena_module, "log_progress", close_at_once)
+    before = sorted(os.listdir("/proc/self/fd"))
+    with pytest.raises(ArenaClosed, match="the node stops"):
+        arena.load_weights(tmp_path, "fp32", tmp_path)
+    with pytest.raises(ArenaClosed, match="the node stops"):
+        arena.create_kv(64 << 20)
+    assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_pool_larger_than_memory_names_the_way_out() -> None:

@@ -55,6 +55,15 @@ def test_differences_are_named(tmp_path: Path, change: dict[str, Any], fields: l
     assert (one.digest() == other.digest()) == (not fields)
 
 
+def test_another_program_is_a_difference(tmp_path: Path) -> None:
+    """A batch model's code beside its weights, or instead of them."""
+    folder = write_model(tmp_path / "one")
+    (folder / "module.py").write_text("x = 1")
+    one = fingerprint(folder)
+    (folder / "module.py").write_text("x = 2")
+    assert [text.split(":")[0] for text in fingerprint(folder).differences(one)] == ["files.module.py"]
+
+
 def test_the_order_of_keys_in_the_config_means_nothing(tmp_path: Path) -> None:
     """Another writer, the same model."""
     one, other = write_model(tmp_path / "one"), write_model(tmp_path / "other")

@@ -33,8 +33,11 @@ def test_use_makes_a_set_young_again() -> None:
     """Binding counts, and so does the end of it."""
     residency = three_sets()
     residency.bind("a@fp32", "chat", 10.0)
-    residency.unbind("chat", 11.0)
-    assert residency.victims_for(6) == ["b@fp32"]
+    residency.bind("b@fp32", "embed", 11.0)
+    residency.unbind("embed", 12.0)
+    assert residency.victims_for(6) == ["c@fp32"]
+    residency.unbind("chat", 13.0)
+    assert residency.victims_for(16) == ["c@fp32", "b@fp32"]
 
 
 def test_pinned_and_bound_sets_never_go() -> None:
@@ -54,7 +57,7 @@ def test_a_set_in_use_or_pinned_cannot_be_removed() -> None:
     residency = three_sets()
     residency.bind("a@fp32", "chat", 5.0)
     residency.pin("b@fp32", True)
-    with pytest.raises(WeightsHeld, match="in use by chat; drop the model first"):
+    with pytest.raises(WeightsHeld, match="in use by chat; they can go when"):
         residency.remove("a@fp32")
     with pytest.raises(WeightsHeld, match="tidegate pool pin b@fp32 --off"):
         residency.remove("b@fp32")

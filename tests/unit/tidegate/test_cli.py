@@ -171,7 +171,7 @@ def test_help_is_on_standard_output_and_no_failure(args, capsys):
     assert "Usage: tidegate" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["up", "scale", "models", "chat", "doctor", "status", "bench"])
+@pytest.mark.parametrize("command", ["up", "scale", "models", "chat", "doctor", "status", "pool", "bench"])
 def test_every_command_has_a_summary_of_one_line(command, capsys, monkeypatch):
     """At 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -212,7 +212,7 @@ def test_the_list_of_models_is_a_table(tmp_path, capsys, monkeypatch):
     cli.run(["models", "list"])
 
     header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["NAME", "KIND", "ARCHITECTURE", "PARAMETERS", "SIZE", "SOURCE"]
+    assert header.split() == ["NAME", "KIND", "ARCHITECTURE", "PARAMETERS", "SIZE", "SERVED", "AS", "SOURCE"]
     assert row.split()[:4] == ["mine", "generate", "LlamaForCausalLM", "17"]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from contracts.stack import MANIFEST_NAME, ModelManifest
 from tidegate.models.add import add
-from tidegate.models.errors import ManifestDamaged, ModelUnknown, NameInvalid, NameTaken
+from tidegate.models.errors import FolderUnusable, ManifestDamaged, ModelUnknown, NameInvalid, NameTaken
 from tidegate.models.folder import verify
 from tidegate.models.progress import Silent
 from tidegate.models.registry import Registry, check_name
@@ -148,12 +148,35 @@ def test_a_relative_path_is_registered_absolute(registry, tmp_path, monkeypatch)
     assert add(registry, "mine", Path("mine"), Silent()).path == str(tmp_path / "mine")
 
 
-def test_a_name_that_is_taken_by_another_folder_is_refused(registry, tmp_path):
-    """Overwriting would change what a running configuration serves."""
-    add(registry, "mine", write_hf_folder(tmp_path / "one"), Silent())
+def test_a_name_that_is_taken_is_refused_unless_it_shall_be_replaced(registry, tmp_path):
+    """Overwriting changes what a configuration serves. A user's own folder stays where it was."""
+    one = write_hf_folder(tmp_path / "one")
+    two = write_hf_folder(tmp_path / "two")
+    add(registry, "mine", one, Silent())
 
-    with pytest.raises(NameTaken, match="remove mine"):
-        add(registry, "mine", write_hf_folder(tmp_path / "two"), Silent())
+    for path in (one, two):
+        with pytest.raises(NameTaken, match="--replace to put"):
+            add(registry, "mine", path, Silent())
+    add(registry, "mine", two, Silent(), replace=True)
+
+    assert registry.get("mine").path == str(two)
+    assert one.is_dir()
+
+
+def test_a_replaced_model_of_the_registrys_own_loses_its_files(registry, tmp_path):
+    """They would lie there unseen. A new folder that is no model leaves all as it was."""
+    own = write_hf_folder(registry.folder("mine"))
+    add(registry, "mine", own, Silent())
+    with pytest.raises(FolderUnusable):
+        add(registry, "mine", tmp_path, Silent(), replace=True)
+    assert (own / "model.safetensors").exists()
+
+    add(registry, "mine", own, Silent(), replace=True)
+    assert (own / "model.safetensors").exists(), "the same folder again"
+    add(registry, "mine", write_hf_folder(tmp_path / "new"), Silent(), replace=True)
+
+    assert registry.get("mine").path == str(tmp_path / "new")
+    assert not (own / "model.safetensors").exists()
 
 
 def test_adding_the_same_folder_again_registers_what_is_there_now(registry, tmp_path):
@@ -162,7 +185,7 @@ def test_adding_the_same_folder_again_registers_what_is_there_now(registry, tmp_
     before = add(registry, "mine", folder, Silent())
     write_hf_folder(folder, hidden_size=8)
 
-    after = add(registry, "mine", folder, Silent())
+    after = add(registry, "mine", folder, Silent(), replace=True)
 
     assert after.sha256["config.json"] != before.sha256["config.json"]
     verify(registry.get("mine"), Silent())
