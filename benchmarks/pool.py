@@ -19,17 +19,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 from typing import Any
 
 from benchmarks.lease_server import RunningServer, lease_server
 from benchmarks.report import Figure, Report
 from benchmarks.statistics import percentile
+from contracts.sampling import SamplingParams
 from python_backend.messages import ExtentLeased, LeaseBlocks, ReleaseExtent
 from python_backend.node.allocator import Allocator
 from python_backend.node.pool import Pool, Refused
 from python_backend.node.quota import ModelQuota
+from python_backend.worker.blocks import BlockPool
+from python_backend.worker.prefix import PrefixIdentity
+from python_backend.worker.sequence import Sequence
 
 NAME = "pool"
 MIB = 1 << 20
@@ -190,66 +194,95 @@ def usable_share(seed: int, hours: int) -> float:
     return worst
 
 
-@dataclass
-class _Request:
-    model: str
-    owner: int
-    until: int
-    """Minute of its end."""
-    leased: range
-    read: list[int]
-
-
 class _Churn:
-    """Instances come and go with each model's own tide. A request finds a shared beginning, leases the rest in one
-    extent, publishes all but the last of its blocks, and ends after one to ten minutes."""
+    """Instances come and go with each model's own tide; each is a worker's own block bookkeeping over the pool.
+
+    A request shares one of four beginnings of eight blocks, has 9 to 24 in all, and ends after one to ten minutes.
+    """
 
     def __init__(self, pool: Pool, rng: random.Random) -> None:
         self._pool = pool
         self._rng = rng
-        self._owners: dict[str, list[int]] = {model: [] for model in BLOCK_BYTES}
-        self._requests: list[_Request] = []
+        self._instances: dict[str, list[_Instance]] = {model: [] for model in BLOCK_BYTES}
         self._num_owners = self._num_requests = 0
 
     def minute(self, minute: int) -> None:
-        for request in [request for request in self._requests if request.until <= minute]:
-            self._end(request)
-        for number, (model, owners) in enumerate(self._owners.items()):
+        for number, (model, instances) in enumerate(self._instances.items()):
             wanted = 1 + round(2 * (1 + _tide(minute / 1440 + number / len(BLOCK_BYTES))))
-            while len(owners) < wanted:
+            while len(instances) < wanted:
                 self._num_owners += 1
-                owners.append(self._num_owners)
-            while len(owners) > wanted:
-                self._leave(owners.pop(self._rng.randrange(len(owners))))
-            for owner in owners:
-                self._start(model, owner, minute)
+                instances.append(_Instance(self._pool, self._num_owners, model))
+            while len(instances) > wanted:
+                self._pool.forget(instances.pop(self._rng.randrange(len(instances))).owner)
+            for instance in instances:
+                instance.end_those_until(minute)
+                self._start(instance, minute)
 
-    def _start(self, model: str, owner: int, minute: int) -> None:
-        rng, pool = self._rng, self._pool
+    def _start(self, instance: _Instance, minute: int) -> None:
         self._num_requests += 1
-        shared = [f"system-{rng.randrange(4)}-{part}".encode() for part in range(8)]
-        read = pool.match(owner, model, shared, shared)
-        num_blocks = rng.randint(9, 24) - len(read)
-        first = pool.lease(owner, model, "", num_blocks)
-        if isinstance(first, Refused):
-            pool.drop(owner, model, read)
+        start = self._rng.randrange(4) * 8
+        tokens = [*range(start, start + 8), *range(self._num_requests * 100, self._num_requests * 100 + 16)]
+        instance.start(tokens[: self._rng.randint(9, 24)], minute + self._rng.randint(1, 10))
+
+
+class _Instance:
+    """One worker: a block is one token here."""
+
+    def __init__(self, pool: Pool, owner: int, model: str) -> None:
+        self.owner = owner
+        identity = PrefixIdentity(model, "fp32", "fp32", 1)
+        self._blocks = BlockPool(BooksLessor(pool, owner, model), block_tokens=1, identity=identity)
+        self._running: list[tuple[int, Sequence]] = []
+
+    def start(self, tokens: list[int], until: int) -> None:
+        sequence = Sequence(0, tokens, len(tokens), SamplingParams())
+        self._blocks.match(sequence)
+        if not self._blocks.grow(sequence, len(tokens)):
+            self._blocks.free(sequence)
             return
-        names = shared[len(read) :] + [f"{self._num_requests}-{part}".encode() for part in range(24)]
-        leased = range(first, first + num_blocks)
-        for block, name in zip(leased[:-1], names, strict=False):
-            if pool.publish(owner, model, "", block, name, name):
-                read.append(block)
-        self._requests.append(_Request(model, owner, minute + rng.randint(1, 10), leased, read))
+        sequence.num_computed = len(tokens) - 1
+        self._blocks.publish([sequence])
+        self._running.append((until, sequence))
 
-    def _end(self, request: _Request) -> None:
-        self._requests.remove(request)
-        self._pool.drop(request.owner, request.model, request.read)
-        for block in set(request.leased).difference(request.read):
-            self._pool.release(request.owner, request.model, block, 1)
+    def end_those_until(self, minute: int) -> None:
+        for until, sequence in self._running:
+            if until <= minute:
+                self._blocks.free(sequence)
+        self._running = [entry for entry in self._running if entry[0] > minute]
+        self._blocks.give_back_unused(keep=16)
 
-    def _leave(self, owner: int) -> None:
-        self._pool.forget(owner)
-        self._requests = [request for request in self._requests if request.owner != owner]
+
+class BooksLessor:
+    """A worker's lessor straight on the books, without the socket."""
+
+    def __init__(self, pool: Pool, owner: int, model: str) -> None:
+        self._pool, self._owner, self._model = pool, owner, model
+
+    def lease(self, num_blocks: int, tenant: str) -> range | None:
+        first = self._pool.lease(self._owner, self._model, tenant, num_blocks)
+        return None if isinstance(first, Refused) else range(first, first + num_blocks)
+
+    def release(self, blocks: range) -> None:
+        self._pool.release(self._owner, self._model, blocks.start, len(blocks))
+
+    def match(self, digests: SequenceOf[bytes], tokens: bytes) -> list[int]:
+        return self._pool.match(self._owner, self._model, digests, _cut(tokens, len(digests)))
+
+    def publish(
+        self, blocks: SequenceOf[int], digests: SequenceOf[bytes], tokens: bytes, tenant: str
+    ) -> list[bool]:
+        return [
+            self._pool.publish(self._owner, self._model, tenant, block, digest, content)
+            for block, digest, content in zip(blocks, digests, _cut(tokens, len(blocks)), strict=True)
+        ]
+
+    def drop(self, blocks: SequenceOf[int]) -> None:
+        self._pool.drop(self._owner, self._model, blocks)
+
+
+def _cut(tokens: bytes, parts: int) -> list[bytes]:
+    size = len(tokens) // parts
+    return [tokens[start : start + size] for start in range(0, len(tokens), size)]
 
 
 def _tide(day: float) -> float:
