@@ -107,10 +107,10 @@ class PooledEngine:
 class CountingLessor(NodeLessor):
     num_leases = 0
 
-    def lease(self, num_blocks: int, tenant: str) -> range | None:
-        extent = super().lease(num_blocks, tenant)
-        self.num_leases += extent is not None
-        return extent
+    def lease(self, num_blocks: int, tenant: str) -> range | int:
+        answer = super().lease(num_blocks, tenant)
+        self.num_leases += isinstance(answer, range)
+        return answer
 
 
 class TimedBlockPool(BlockPool):

@@ -151,9 +151,9 @@ class _OwnArena:
         self._num_blocks = num_blocks
         self._next = 0
 
-    def lease(self, num_blocks: int, tenant: str) -> range | None:
+    def lease(self, num_blocks: int, tenant: str) -> range | int:
         if self._next + num_blocks > self._num_blocks:
-            return None
+            return self._num_blocks - self._next
         self._next += num_blocks
         return range(self._next - num_blocks, self._next)
 

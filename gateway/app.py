@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from gateway.access_log import AccessLog, record_of
+from gateway.body_timeout import BodyDeadline
 from gateway.catalog import Catalog
 from gateway.config import GatewayConfig
 from gateway.errors import GatewayError, InternalError, from_http_status
@@ -36,7 +37,7 @@ def build_app(config: GatewayConfig, catalog: Catalog, triton: TritonClient | No
     app.add_exception_handler(GatewayError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_error)
     # Outermost, so that the answer to an unforeseen exception is logged and carries the request's id too.
-    return AccessLog(app)
+    return AccessLog(BodyDeadline(app, config.body_timeout_s))
 
 
 async def _answer_error(request: Request, exc: Exception) -> Response:

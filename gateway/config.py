@@ -25,6 +25,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     models: list[ServedModel]
     max_body_bytes: int = 8 * MIB
     """A longer body is refused with 413 while it is read. 8 MiB of text is past any context served here."""
+    body_timeout_s: float = 60.0
+    """A body that is not whole by then is answered with 408."""
     num_channels: int = 2
     """gRPC connections to Triton; requests take turns. One is a bottleneck at hundreds of streams."""
     drain_grace_s: int = 30
@@ -36,6 +38,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         names = [model.name for model in self.models]
         _require(len(set(names)) == len(names), f"models = {names}, each name may stand there once")
         _require(0 <= self.port <= 65535, f"port = {self.port}, must be from 0 to 65535")
+        _require(self.body_timeout_s > 0, f"body_timeout_s = {self.body_timeout_s}, must be above 0")
         for key in ("max_body_bytes", "num_channels", "drain_grace_s", "max_embed_batch"):
             _require(getattr(self, key) >= 1, f"{key} = {getattr(self, key)}, must be at least 1")
 

@@ -6,6 +6,7 @@ GatewayError
 │   └── ContextLengthExceeded     prompt longer than the model's context
 ├── ModelNotFound 404
 ├── RouteNotFound 404, MethodNotAllowed 405
+├── BodyTimeout 408               half a body came, and no more
 ├── BodyTooLarge 413
 ├── QueueFull 429                 Triton's queue limit; try again
 ├── ClientGone 499                nobody is left to read the answer; only logged
@@ -76,6 +77,12 @@ class MethodNotAllowed(GatewayError):
     status = 405
     type = "invalid_request_error"
     code = "method_not_allowed"
+
+
+class BodyTimeout(GatewayError):
+    status = 408
+    type = "timeout_error"
+    code = "body_timeout"
 
 
 class BodyTooLarge(GatewayError):

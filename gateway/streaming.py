@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.access_log import RequestRecord, record_of
 from gateway.errors import (
+    BodyTimeout,
     BodyTooLarge,
     ClientGone,
     GatewayError,
@@ -29,7 +30,7 @@ from gateway.translate import error_event
 logger = logging.getLogger("gateway")
 
 LINGER_S = 5.0
-"""A client that is told 413 may go on sending for so long; closing at once would tear the answer off its wire."""
+"""A client that is told 413 or 408 may go on sending for so long: a close at once would tear off the answer."""
 
 _T = TypeVar("_T")
 
@@ -60,7 +61,7 @@ class ErrorAnswer(Response):
     def __init__(self, error: GatewayError) -> None:
         headers = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
         super().__init__(error.body(), error.status, headers, media_type="application/json")
-        self._lingers = isinstance(error, BodyTooLarge)
+        self._lingers = isinstance(error, BodyTooLarge | BodyTimeout)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._lingers:

@@ -12,13 +12,16 @@ Shape = tuple[int, ...]
 """The sizes of one entry's ragged dimensions: (tokens,) of a text, (height, width) of an image."""
 
 
-def split(shapes: Sequence[Shape], rows: Sequence[int], forward_cost: float) -> list[list[int]]:
+def split(shapes: Sequence[Shape], forward_cost: float, rows: Sequence[int] | None = None) -> list[list[int]]:
     """Entries by bucket: a list of indices each, ascending; every entry in exactly one.
 
     Minimises the padded elements plus `forward_cost` (in elements) for each bucket, over all ways to cut the
     entries, sorted by size, into runs. `rows[i]` rows have shape `shapes[i]`; a bucket is padded to the greatest
-    size in every dimension. O(distinct shapes squared).
+    size in every dimension. `rows`: one each if not given. O(distinct shapes squared).
     """
+    if not shapes:
+        return []
+    rows = [1] * len(shapes) if rows is None else rows
     ordered = sorted(set(shapes), key=lambda shape: (math.prod(shape), shape))
     num_rows = dict.fromkeys(ordered, 0)
     for shape, count in zip(shapes, rows, strict=True):

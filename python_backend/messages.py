@@ -95,6 +95,8 @@ class PoolExhausted(Message, frozen=True):
     largest_free_blocks: int
     """What a smaller request would get now, ceilings included."""
     reason: str = ""
+    obtainable_blocks: int = 0
+    """What several smaller requests would get together, at most."""
 
 
 class ReleaseExtent(Message, frozen=True):

@@ -1,16 +1,23 @@
-"""What the instances of all batch models share: batches sent to the worker, and the wait for its answers."""
+"""What the instances of all batch models share: a Triton batch goes to the worker, its answers become responses.
+
+Pipelined: `execute` returns while its batch still runs (responses go through senders, which Triton takes in the
+default mode, not decoupled, too), so that the next batch forms, is read and copied meanwhile. But only so many are
+ahead: what is taken from Triton's queue too early can no longer grow there.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import triton_python_backend_utils as pb_utils
 
 from python_backend.bridge.attachment import Attachment, InstanceName
-from python_backend.bridge.errors import BridgeError, InvalidRequest, WorkerUnavailable
+from python_backend.bridge.errors import AttachFailed, BridgeError, InvalidRequest, WorkerUnavailable
 from python_backend.bridge.generate import int_parameter
 from python_backend.bridge.requests import deadline_of
 from python_backend.bridge.responses import error_of, triton_error
@@ -18,90 +25,142 @@ from python_backend.channel import MAX_FRAME_BYTES, ProtocolError
 from python_backend.messages import BatchResult, EmbedBatch, EmbedResult, RunBatch, WorkerToBridge
 
 BATCH_TIMEOUT_S = 60.0
-"""A batch takes far below a second: a worker that is silent for this long hangs."""
+"""A worker that is silent for this long hangs; the node has ended it by then, if it lives."""
+DEFAULT_AHEAD = 1
+MAX_AHEAD = 8
 
 Answer = TypeVar("Answer", EmbedResult, BatchResult)
+Make = Callable[[int], EmbedBatch | RunBatch]
+"""A batch with this id."""
+
+
+@dataclass
+class Asked(Generic[Answer]):
+    """One Triton batch that the worker has not answered whole."""
+
+    num_requests: int
+    on_answers: Callable[[list[Answer | BridgeError]], None]
+    answers: dict[int, Answer | BridgeError | None] = field(default_factory=dict)
+    """By batch id, in the order of sending."""
+    is_sent: bool = False
+
+    @property
+    def is_answered(self) -> bool:
+        return self.is_sent and all(answer is not None for answer in self.answers.values())
 
 
 class WorkerOfBatches(Generic[Answer]):
-    """One instance's worker. `ask` blocks until it has answered: dynamic batching fills the next batch."""
+    """One instance's worker."""
 
     def __init__(self, args: dict[str, str], answer_type: type[Answer]) -> None:
         """Raises AttachFailed."""
         self._answer_type: type[Answer] = answer_type
+        self._num_ahead = read_ahead(args)
         self._changed = threading.Condition()
-        self._waiting: dict[int, Answer | BridgeError | None] = {}
+        self._open: list[Asked[Answer]] = []
         self._batch_id = 0
         self._landed = 0
         cap = int_parameter(args, "max_in_flight")
         self._attachment = Attachment(InstanceName.of(args), cap, self._on_messages, self._on_worker_lost)
 
-    def serving(self, num_requests: int) -> _Serving:
-        """While a Triton batch is served; shown on the board."""
-        self._landed += num_requests
-        return _Serving(self._attachment, num_requests, self._landed)
+    def ask(
+        self,
+        num_requests: int,
+        make: Sequence[Make],
+        on_answers: Callable[[list[Answer | BridgeError]], None],
+    ) -> None:
+        """Send the batches of one Triton batch. `on_answers` gets all answers, from any thread, once.
 
-    def ask(self, make: Sequence[Callable[[int], EmbedBatch | RunBatch]]) -> list[Answer | BridgeError]:
-        """Send the batches (each is made with its id) and wait for all; an answer or its error each."""
-        ids = []
+        Returns when it is time for the next: when at most so many Triton batches are open."""
+        asked = Asked(num_requests, on_answers)
+        with self._changed:
+            self._open.append(asked)
+            self._landed += num_requests
+        self._publish()
         for make_one in make:
             self._batch_id += 1
-            ids.append(self._batch_id)
-            self._send(make_one(self._batch_id))
-        deadline_s = time.monotonic() + BATCH_TIMEOUT_S
+            self._send(asked, make_one(self._batch_id))
         with self._changed:
-            self._changed.wait_for(
-                lambda: all(self._waiting[one] is not None for one in ids), deadline_s - time.monotonic()
-            )
-            silent = WorkerUnavailable(f"the worker was silent for {BATCH_TIMEOUT_S:.0f} s")
-            return [self._waiting.pop(one) or silent for one in ids]
+            asked.is_sent = True
+        self._settle()
+        self._wait_for_room()
 
     def close(self) -> None:
         self._attachment.close()
 
-    def _send(self, batch: EmbedBatch | RunBatch) -> None:
+    def _send(self, asked: Asked[Answer], batch: EmbedBatch | RunBatch) -> None:
         with self._changed:
-            self._waiting[batch.batch_id] = None
+            asked.answers[batch.batch_id] = None
         try:
             self._attachment.send(batch)
         except BridgeError as exc:
-            self._finish(batch.batch_id, exc)
+            self._answer(batch.batch_id, exc)
         except ProtocolError:
-            self._finish(
+            limit = MAX_FRAME_BYTES >> 20
+            self._answer(
                 batch.batch_id,
                 InvalidRequest(
-                    f"the batch is larger than {MAX_FRAME_BYTES >> 20} MiB; send fewer rows a request"
+                    f"the batch is larger than {limit} MiB; send fewer rows or lower max_batch_size"
                 ),
             )
+
+    def _wait_for_room(self) -> None:
+        deadline_s = time.monotonic() + BATCH_TIMEOUT_S
+        with self._changed:
+            has_room = self._changed.wait_for(
+                lambda: len(self._open) <= self._num_ahead, deadline_s - time.monotonic()
+            )
+        if not has_room:
+            self._fail_open(WorkerUnavailable(f"the worker was silent for {BATCH_TIMEOUT_S:.0f} s"))
 
     def _on_messages(self, messages: list[WorkerToBridge]) -> None:
         for message in messages:
             if isinstance(message, self._answer_type):
-                self._finish(message.batch_id, message)
+                self._answer(message.batch_id, message)
+        self._settle()
 
     def _on_worker_lost(self) -> None:
+        self._fail_open(
+            WorkerUnavailable("the worker of this instance died; the next one takes new requests")
+        )
+
+    def _fail_open(self, reason: BridgeError) -> None:
         with self._changed:
-            open_ids = [batch_id for batch_id, answer in self._waiting.items() if answer is None]
-        for batch_id in open_ids:
-            lost = WorkerUnavailable("the worker of this instance died; the next one takes new requests")
-            self._finish(batch_id, lost)
+            unanswered = [i for asked in self._open for i, answer in asked.answers.items() if answer is None]
+        for batch_id in unanswered:
+            self._answer(batch_id, reason)
+        self._settle()
 
-    def _finish(self, batch_id: int, answer: Answer | BridgeError) -> None:
+    def _answer(self, batch_id: int, answer: Answer | BridgeError) -> None:
         with self._changed:
-            if batch_id in self._waiting and self._waiting[batch_id] is None:
-                self._waiting[batch_id] = answer
-                self._changed.notify_all()
+            for asked in self._open:
+                if batch_id in asked.answers and asked.answers[batch_id] is None:
+                    asked.answers[batch_id] = answer
+
+    def _settle(self) -> None:
+        """Pass on what is answered whole. The room is given first: the next batch may come while these responses
+        go out."""
+        with self._changed:
+            answered = [asked for asked in self._open if asked.is_answered]
+            self._open = [asked for asked in self._open if not asked.is_answered]
+            self._changed.notify_all()
+        for asked in answered:
+            asked.on_answers([answer for answer in asked.answers.values() if answer is not None])
+        if answered:
+            self._publish()
+
+    def _publish(self) -> None:
+        with self._changed:
+            self._attachment.publish(sum(asked.num_requests for asked in self._open), self._landed)
 
 
-class _Serving:
-    def __init__(self, attachment: Attachment, num_requests: int, landed: int) -> None:
-        self._attachment, self._num_requests, self._landed = attachment, num_requests, landed
-
-    def __enter__(self) -> None:
-        self._attachment.publish(self._num_requests, self._landed)
-
-    def __exit__(self, *_: object) -> None:
-        self._attachment.publish(0, self._landed)
+def read_ahead(args: dict[str, str]) -> int:
+    """Parameter `batches_ahead`: Triton batches handed over while one runs. Raises AttachFailed."""
+    parameters = json.loads(args["model_config"])["parameters"]
+    raw = parameters.get("batches_ahead", {"string_value": str(DEFAULT_AHEAD)})["string_value"]
+    if not raw.isdecimal() or int(raw) > MAX_AHEAD:
+        raise AttachFailed(f"batches_ahead = {raw!r}, must be 0 to {MAX_AHEAD}")
+    return int(raw)
 
 
 def refusal_before_work(request: Any) -> Any | None:
@@ -124,3 +183,8 @@ def failed_response(answer: EmbedResult | BatchResult) -> Any | None:
     if answer.error_code is None:
         return None
     return error_response(triton_error(answer.error_code, answer.error))
+
+
+def respond(sender: Any, response: Any) -> None:
+    """The one response of a request."""
+    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -13,6 +14,7 @@ from python_backend.bridge.asking import (
     error_response,
     failed_response,
     refusal_before_work,
+    respond,
 )
 from python_backend.bridge.errors import BridgeError
 from python_backend.bridge.ragged import (
@@ -28,6 +30,14 @@ from python_backend.bridge.responses import triton_error
 from python_backend.messages import BatchResult, RunBatch, TensorData
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """A request that is to be answered, and by whom."""
+
+    sender: Any
+    rows: Rows
+
+
 class BatchModel:
     """One instance."""
 
@@ -35,36 +45,43 @@ class BatchModel:
         self._shapes = TensorShapes.of(args["model_config"])
         self._worker = WorkerOfBatches(args, BatchResult)
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        """One response per request, in order. An error of one request is no error of its batch."""
-        with self._worker.serving(len(requests)):
-            read = [self._read(request) for request in requests]
-            rows = {index: entry for index, entry in enumerate(read) if isinstance(entry, Rows)}
-            responses = self._answer(rows) if rows else {}
-            return [responses.get(index) or error_response(entry) for index, entry in enumerate(read)]
+    def execute(self, requests: list[Any]) -> None:
+        """One response per request, sent when it is there. An error of one request is no error of its batch."""
+        waiting: list[_Waiting] = []
+        for request in requests:
+            sender, entry = request.get_response_sender(), self._read(request)
+            if isinstance(entry, Rows):
+                waiting.append(_Waiting(sender, entry))
+            else:
+                respond(sender, error_response(entry))
+        self._ask(waiting)
 
     def finalize(self) -> None:
         self._worker.close()
 
-    def _answer(self, rows: dict[int, Rows]) -> dict[int, Any]:
-        """Index of the request -> its response."""
-        order = list(rows)
-        buckets = [[order[i] for i in bucket] for bucket in buckets_of(self._shapes, list(rows.values()))]
-        responses: dict[int, Any] = {}
-        sent, batches = [], []
-        for bucket in buckets:
-            entries = [rows[index] for index in bucket]
+    def _ask(self, waiting: list[_Waiting]) -> None:
+        buckets: list[list[_Waiting]] = []
+        batches = []
+        for indices in buckets_of(self._shapes, [entry.rows for entry in waiting]):
+            bucket = [waiting[index] for index in indices]
+            rows = [entry.rows for entry in bucket]
             try:
-                tensors = pack(self._shapes, entries)
+                tensors = pack(self._shapes, rows)
             except BridgeError as exc:
-                responses |= {index: error_response(exc) for index in bucket}
+                for entry in bucket:
+                    respond(entry.sender, error_response(exc))
                 continue
-            sent.append(bucket)
-            batches.append(functools.partial(self._batch, tensors, [entry.num_rows for entry in entries]))
-        for bucket, result in zip(sent, self._worker.ask(batches), strict=True):
-            made = self._responses(result, [rows[index] for index in bucket])
-            responses |= dict(zip(bucket, made, strict=True))
-        return responses
+            buckets.append(bucket)
+            batches.append(functools.partial(self._batch, tensors, [one.num_rows for one in rows]))
+
+        def on_answers(results: list[BatchResult | BridgeError]) -> None:
+            for bucket, result in zip(buckets, results, strict=True):
+                responses = self._responses(result, [entry.rows for entry in bucket])
+                for entry, response in zip(bucket, responses, strict=True):
+                    respond(entry.sender, response)
+
+        if batches:
+            self._worker.ask(sum(map(len, buckets)), batches, on_answers)
 
     def _batch(self, tensors: list[TensorData], sizes: list[int], batch_id: int) -> RunBatch:
         return RunBatch(batch_id, tensors, sizes, list(self._shapes.outputs))

@@ -13,6 +13,7 @@ from python_backend.bridge.asking import (
     error_response,
     failed_response,
     refusal_before_work,
+    respond,
 )
 from python_backend.bridge.errors import BridgeError, InvalidRequest
 from python_backend.bridge.requests import read_texts
@@ -25,29 +26,28 @@ class EmbedModel:
     def initialize(self, args: dict[str, str]) -> None:
         self._worker = WorkerOfBatches(args, EmbedResult)
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        """One response per request, in order. An error of one request is no error of its batch."""
-        with self._worker.serving(len(requests)):
-            return self._answer(requests)
+    def execute(self, requests: list[Any]) -> None:
+        """One response per request, sent when it is there. An error of one request is no error of its batch."""
+        texts: list[str] = []
+        spans: list[tuple[Any, int, int]] = []
+        for request in requests:
+            sender, entry = request.get_response_sender(), _read(request)
+            if isinstance(entry, list):
+                spans.append((sender, len(texts), len(entry)))
+                texts += entry
+            else:
+                respond(sender, error_response(entry))
+        if not texts:
+            return
+
+        def on_answers(results: list[EmbedResult | BridgeError]) -> None:
+            for sender, first, count in spans:
+                respond(sender, _response(results[0], first, count))
+
+        self._worker.ask(len(spans), [lambda batch_id: EmbedBatch(batch_id, texts)], on_answers)
 
     def finalize(self) -> None:
         self._worker.close()
-
-    def _answer(self, requests: list[Any]) -> list[Any]:
-        read = [_read(request) for request in requests]
-        texts = [text for entry in read if isinstance(entry, list) for text in entry]
-        # Without a text no entry asks for a row.
-        result: EmbedResult | BridgeError = InvalidRequest("no text is left to embed")
-        if texts:
-            (result,) = self._worker.ask([lambda batch_id: EmbedBatch(batch_id, texts)])
-        responses, first = [], 0
-        for entry in read:
-            if not isinstance(entry, list):
-                responses.append(error_response(entry))
-                continue
-            responses.append(_response(result, first, len(entry)))
-            first += len(entry)
-        return responses
 
 
 def _read(request: Any) -> list[str] | Any:

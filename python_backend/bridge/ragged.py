@@ -107,7 +107,7 @@ def buckets_of(shapes: TensorShapes, requests: Sequence[Rows]) -> list[list[int]
         sizes = [padded_shape([requests[index].size], shapes.pad_to_multiple) for index in indices]
         counts = [requests[index].num_rows for index in indices]
         own = sum(count * math.prod(size) for count, size in zip(counts, sizes, strict=True))
-        buckets += [[indices[i] for i in part] for part in split(sizes, counts, SPLIT_SHARE * own)]
+        buckets += [[indices[i] for i in part] for part in split(sizes, SPLIT_SHARE * own, counts)]
     return buckets
 
 

@@ -111,10 +111,14 @@ class LeaseDesk:
         refused = self._try_lease(worker, wanted)
         if refused is None:
             return
-        if not refused.is_quota and (others := self._others(worker)):
+        if others := self._others(worker):
+            # Whatever the rule: floors and ceilings, too, count what idle workers hold.
             self._ask_back(worker, wanted, others)
             return
-        self._answer(worker, PoolExhausted(refused.largest_blocks, refused.reason))
+        self._refuse(worker, refused)
+
+    def _refuse(self, worker: Worker, refused: Refused) -> None:
+        self._answer(worker, PoolExhausted(refused.largest_blocks, refused.reason, refused.obtainable_blocks))
 
     def _try_lease(self, worker: Worker, wanted: LeaseBlocks) -> Refused | None:
         """None: granted and answered."""
@@ -153,7 +157,7 @@ class LeaseDesk:
         self._stop_waiting(waiting)
         refused = self._try_lease(waiting.worker, waiting.wanted)
         if refused is not None:
-            self._answer(waiting.worker, PoolExhausted(refused.largest_blocks, refused.reason))
+            self._refuse(waiting.worker, refused)
 
     def _stop_waiting(self, waiting: _Waiting) -> None:
         self._waiting.remove(waiting)

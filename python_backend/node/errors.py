@@ -16,6 +16,7 @@ NodeError
 │   ├── WeightsTooLarge
 │   └── WeightsDiffer
 ├── PoolError
+│   ├── DeviceUnavailable
 │   ├── PoolTooLarge
 │   ├── ArenaClosed
 │   ├── PoolTooSmall
@@ -99,6 +100,10 @@ class WeightsDiffer(WeightsError):
 
 class PoolError(NodeError):
     """The memory pool refuses, or is broken."""
+
+
+class DeviceUnavailable(PoolError):
+    """There is no such GPU, or its driver refuses what the pool needs."""
 
 
 class PoolTooLarge(PoolError):

@@ -24,8 +24,8 @@ class Refused:
 
     largest_blocks: int
     reason: str
-    is_quota: bool = False
-    """A rule forbids it; memory that others give back would not help."""
+    obtainable_blocks: int = 0
+    """What smaller requests would get together, at most: what the rules leave."""
 
 
 @dataclass(frozen=True)
@@ -139,12 +139,18 @@ class Pool:
         if nbytes > limit.nbytes:
             books.num_refused += 1
             largest = min(limit.nbytes, self._regions.largest_aligned_bytes(model, books.block_bytes))
-            return Refused(max(0, largest) // books.block_bytes, limit.rule, is_quota=True)
+            return Refused(
+                max(0, largest) // books.block_bytes, limit.rule, max(0, limit.nbytes) // books.block_bytes
+            )
         offset = self._alloc(model, books, nbytes)
         if offset is None:
             books.num_refused += 1
             largest = self._regions.largest_aligned_bytes(model, books.block_bytes)
-            return Refused(largest // books.block_bytes, f"no run of {num_blocks} blocks is free")
+            return Refused(
+                largest // books.block_bytes,
+                f"no run of {num_blocks} blocks is free",
+                limit.nbytes // books.block_bytes,
+            )
         self._hold(owner, offset, _Lease(model, tenant, nbytes))
         self._note_high_water()
         return offset // books.block_bytes

@@ -21,8 +21,8 @@ from python_backend.worker.sequence import Sequence
 class Lessor(Protocol):
     """Where blocks come from: the node's socket, or a fake."""
 
-    def lease(self, num_blocks: int, tenant: str) -> range | None:
-        """Contiguous block ids, as many as asked; None when the pool has no such extent."""
+    def lease(self, num_blocks: int, tenant: str) -> range | int:
+        """Contiguous block ids, as many as asked; or how many could be had in smaller extents, at most."""
         ...
 
     def release(self, blocks: range) -> None:
@@ -120,19 +120,13 @@ class BlockPool:
         return True
 
     def ensure_free(self, num_blocks: int, tenant: str = "") -> bool:
-        """Have `num_blocks` free here, leasing more if needed. False: what was leased in vain went back."""
-        leased: list[range] = []
-        while len(self._free[tenant]) < num_blocks:
-            missing = num_blocks - len(self._free[tenant])
-            extent = self._lease(max(missing, self._extent_blocks), tenant) or self._lease_piece(
-                missing, tenant
-            )
-            if extent is None:
-                for extent in leased:
-                    self._give_back(extent, tenant)
-                return False
-            leased.append(extent)
-        return True
+        """Have `num_blocks` free here, leasing more if needed. False: nothing has changed."""
+        extents = self._lease(num_blocks - len(self._free[tenant]), tenant)
+        for extent in extents or ():
+            self._memory.open_private(extent)
+            self._tenant_of.update(dict.fromkeys(extent, tenant))
+            self._free[tenant] += reversed(extent)
+        return extents is not None
 
     def free(self, sequence: Sequence) -> None:
         """Take back all blocks of a sequence. Harmless when it has none."""
@@ -218,22 +212,23 @@ class BlockPool:
         new_slots = (first_slots + np.arange(self.block_tokens)).reshape(-1)
         sequence.slots = np.concatenate((sequence.slots, new_slots))
 
-    def _lease(self, num_blocks: int, tenant: str) -> range | None:
-        extent = self._lessor.lease(num_blocks, tenant)
-        if extent is not None:
-            self._memory.open_private(extent)
-            self._tenant_of.update(dict.fromkeys(extent, tenant))
-            self._free[tenant] += reversed(extent)
-        return extent
-
-    def _lease_piece(self, missing: int, tenant: str) -> range | None:
-        """The pool has no hole of the wished size: take the largest half that it still has."""
-        size = missing
-        while size >= 1:
-            if (extent := self._lease(size, tenant)) is not None:
-                return extent
-            size //= 2
-        return None
+    def _lease(self, missing: int, tenant: str) -> list[range] | None:
+        """Extents of at least `missing` blocks together, of what sizes there are. None: there is not so much."""
+        extents: list[range] = []
+        size = max(missing, self._extent_blocks)
+        while missing > 0:
+            answer = self._lessor.lease(size, tenant)
+            if isinstance(answer, range):
+                extents.append(answer)
+                missing -= len(answer)
+                size = min(size, missing)
+            elif answer < missing or size == 1:
+                for extent in extents:
+                    self._lessor.release(extent)
+                return None
+            else:
+                size = missing if size > missing else size // 2
+        return extents
 
     def _give_back(self, run: range, tenant: str) -> None:
         """`run`: free blocks."""

@@ -10,6 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from python_backend.buckets import split
+
+FORWARD_COST_TOKENS = 48
+"""What one more forward costs, in tokens of padding: a MiniLM forward takes about 7 ms for no token and 0.15 ms for
+each on two busy cores, and both grow alike with the model."""
+
 
 class BatchTokenizer(Protocol):
     """What is needed of `tokenizers.Tokenizer`."""
@@ -34,8 +40,9 @@ class EncoderRunner:
         }
         vectors = torch.zeros(len(texts), self.dim)
         accepted = [index for index in range(len(texts)) if index not in errors]
-        if accepted:
-            vectors[accepted] = self._forward([ids[index] for index in accepted])
+        for bucket in split([(len(ids[index]),) for index in accepted], FORWARD_COST_TOKENS):
+            rows = [accepted[i] for i in bucket]
+            vectors[rows] = self._forward([ids[row] for row in rows])
         return vectors, [len(tokens) for tokens in ids], errors
 
     @torch.inference_mode()

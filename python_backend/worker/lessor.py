@@ -43,11 +43,11 @@ class NodeLessor:
         self._control = control
         self.unread: deque[tuple[NodeToWorker, list[int]]] = deque()
 
-    def lease(self, num_blocks: int, tenant: str) -> range | None:
+    def lease(self, num_blocks: int, tenant: str) -> range | int:
         answer = self._ask(LeaseBlocks(num_blocks, tenant), (ExtentLeased, PoolExhausted))
         if isinstance(answer, ExtentLeased):
             return range(answer.first_block, answer.first_block + answer.num_blocks)
-        return None
+        return answer.obtainable_blocks
 
     def release(self, blocks: range) -> None:
         self._control.send(ReleaseExtent(blocks.start, len(blocks)))

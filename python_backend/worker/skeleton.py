@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from python_backend.messages import BindModel, TensorSpec
 from python_backend.worker import attention
 from python_backend.worker.errors import ModelRefused
+from python_backend.worker.quantized import QUANTIZED
 
 
 def map_weights(fd: int, nbytes: int) -> Tensor:
@@ -52,46 +53,86 @@ def build_skeleton(bind: BindModel, weights_fd: int) -> PreTrainedModel:
     except (OSError, ValueError) as exc:
         raise ModelRefused(f"{bind.config_dir}: config.json is not usable: {exc}") from exc
     with torch.device("meta"):
-        model = _instantiate(config, bind.kind)
-    _materialise_buffers(model, config)
-    _assign(model, views, bind.model)
+        model = new_encoder(config) if bind.kind == "embed" else new_decoder(config)
+    _materialise_buffers(model)
+    _assign(model, views, bind)
     model.eval().requires_grad_(False)
     return model
 
 
-def _instantiate(config: PretrainedConfig, kind: str) -> PreTrainedModel:
+def new_encoder(config: PretrainedConfig) -> PreTrainedModel:
+    """On the current default device, weights as they come."""
     config.dtype = torch.float32
-    if kind == "embed":
-        model: PreTrainedModel = AutoModel.from_config(config, attn_implementation="sdpa")
-        return model
-    attention.register()
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention.ATTENTION_NAME)
-    if not model._can_set_attn_implementation():
-        raise ModelRefused(
-            f"{type(model).__name__} does not dispatch its attention, so its KV cache cannot live in the pool"
-        )
+    model: PreTrainedModel = AutoModel.from_config(config, attn_implementation="sdpa")
     return model
 
 
-def _materialise_buffers(model: PreTrainedModel, config: PretrainedConfig) -> None:
-    """Buffers are no weights (rope frequencies, position ids): build the modules that own them for real."""
-    for name, module in list(model.named_modules()):
-        if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
-            model.set_submodule(name, type(module)(config=config))
+def new_decoder(config: PretrainedConfig) -> PreTrainedModel:
+    """As new_encoder, attending over KV blocks. Raises ModelRefused for a class that cannot even be built so; what
+    it computes is looked at by `families.survey`."""
+    config.dtype = torch.float32
+    attention.register()
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            config, attn_implementation=attention.ATTENTION_NAME
+        )
+    except Exception as exc:  # classes without dispatch fail in many ways
+        raise ModelRefused(
+            f"{type(config).__name__} makes no decoder whose KV cache can live in the pool: "
+            f"{type(exc).__name__}: {exc}"[:1000]
+        ) from exc
+    return model
 
 
-def _assign(model: PreTrainedModel, views: dict[str, Tensor], name: str) -> None:
+def _materialise_buffers(model: PreTrainedModel) -> None:
+    """Buffers are no weights (rope frequencies, position ids, embedding scales): make them for real, as
+    `from_pretrained` does after its own start on meta tensors."""
+    for module in model.modules():
+        metas = {name: buffer for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
+        for name, buffer in metas.items():
+            setattr(module, name, torch.zeros_like(buffer, device="cpu"))
+        if metas:
+            model._init_weights(module)
+
+
+def _assign(model: PreTrainedModel, views: dict[str, Tensor], bind: BindModel) -> None:
     prefix = getattr(model, "base_model_prefix", "")
-    wanted = set(model.state_dict())
+    modules = dict(model.named_modules())
     # Checkpoints of a head model and of its base model differ by this prefix.
-    named = {key if key in wanted else key.removeprefix(f"{prefix}."): view for key, view in views.items()}
+    named = {
+        name if name.rpartition(".")[0] in modules else name.removeprefix(f"{prefix}."): view
+        for name, view in views.items()
+    }
+    _quantize(model, named)
+    wanted = set(model.state_dict())
     model.load_state_dict({k: v for k, v in named.items() if k in wanted}, strict=False, assign=True)
     model.tie_weights()
-    missing = [key for key, parameter in model.named_parameters() if parameter.is_meta]
+    missing = [name for name, tensor in _tensors(model) if tensor.is_meta]
     if missing:
         raise ModelRefused(
-            f"{name}: the weights lack {len(missing)} of the model's {len(wanted)} tensors, first {missing[0]!r}"
+            f"{bind.model}: the weights lack {len(missing)} of the model's {len(wanted)} tensors, first "
+            f"{missing[0]!r}"
         )
+
+
+def _tensors(model: PreTrainedModel) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _quantize(model: PreTrainedModel, views: dict[str, Tensor]) -> None:
+    """Linear layers that compute with 8-bit weights, where the table has such."""
+    for name, view in views.items():
+        layer = QUANTIZED.get(view.dtype)
+        if layer is None or not name.endswith(".weight"):
+            continue
+        path = name.removesuffix(".weight")
+        module = model.get_submodule(path)
+        if not isinstance(module, nn.Linear):
+            raise ModelRefused(
+                f"{name} is {view.dtype} in the pool, but {type(module).__name__} is no linear layer; serve this "
+                "model as fp32 or bf16"
+            )
+        model.set_submodule(path, layer(module, view.dtype))
 
 
 def eos_token_ids(config_dir: str) -> frozenset[int]:
@@ -107,7 +148,25 @@ def eos_token_ids(config_dir: str) -> frozenset[int]:
     return frozenset(ids)
 
 
+def _num_reserved_positions(model: PreTrainedModel) -> int:
+    """Rows of the position table that no token gets: RoBERTa and its kin count positions from padding_idx + 1."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
+            return 0 if module.padding_idx is None else module.padding_idx + 1
+    return 0
+
+
 def max_context_tokens(model: PreTrainedModel, wanted: int) -> int:
     """The model's own limit, or a smaller wanted one (0: no wish)."""
-    own = int(getattr(model.config, "max_position_embeddings", 2048))
+    own = _longest_context(model.config.get_text_config())
     return min(own, wanted) if wanted else own
+
+
+def _longest_context(config: PretrainedConfig) -> int:
+    own = int(getattr(config, "max_position_embeddings", 2048))
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return own
+    # Beyond this, all frequencies change once the longest sequence of a step is longer: for keys that are in the
+    # cache already, and for the others in the step.
+    return min(own, int(rope.get("original_max_position_embeddings") or own))

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -70,26 +71,35 @@ def assert_whole(streams: list[Streamed]) -> None:
 
 
 async def run_cycles(
-    running: RunningStack, num_cycles: int
-) -> tuple[list[Streamed], list[ScaleResult], set[str]]:
-    """Streams, results, and every region that a stub of this stack ever had."""
-    results, regions = [], set()
+    running: RunningStack, num_cycles: int, say: Callable[[str], None]
+) -> tuple[list[Streamed], set[str]]:
+    """Streams, and every region that a stub of this stack ever had. Stops at the first cycle that went wrong."""
+    regions: set[str] = set()
+    started_s = time.monotonic()
     async with steady_streams(running, 4) as streams:
         for cycle in range(num_cycles):
-            results.append(await scale_chat(running, 2 + cycle % 3))
+            out = await scale_chat(running, 2 + cycle % 3)
             regions |= own_regions(running)
-            results.append(await scale_chat(running, 1))
-    return streams, results, regions
+            back = await scale_chat(running, 1)
+            say(
+                f"cycle {cycle + 1} of {num_cycles}: {out.ready_ms:.0f} ms out, {back.ready_ms:.0f} ms back,"
+                f" {len(streams)} streams ended, {time.monotonic() - started_s:.0f} s"
+            )
+            assert out.in_place
+            assert back.in_place
+            assert_whole(list(streams))
+            assert len(await asyncio.to_thread(chat_instances, running)) == 1
+    return streams, regions
 
 
-def assert_cycles_leave_nothing(running: RunningStack, num_cycles: int) -> None:
+def assert_cycles_leave_nothing(
+    running: RunningStack, num_cycles: int, say: Callable[[str], None] = print
+) -> None:
     """No failed stream, no reload, no orphan, no leaked byte, /dev/shm as before."""
-    streams, results, regions = asyncio.run(run_cycles(running, num_cycles))
+    streams, regions = asyncio.run(run_cycles(running, num_cycles, say))
 
     assert_whole(streams)
     assert len(streams) > num_cycles
-    assert all(result.in_place for result in results)
-    assert len(chat_instances(running)) == 1
     left_over = {name for name in regions - own_regions(running) if (Path("/dev/shm") / name).exists()}
     assert left_over == set()
     status = wait_until(running.stack.node_socket, lambda s: s.pool.leased_bytes == 0)
@@ -110,9 +120,14 @@ def test_cycles_of_out_and_in_under_load_fail_no_stream_and_leave_nothing(runnin
 
 
 @pytest.mark.soak
-def test_a_hundred_cycles_fail_no_stream_and_leave_nothing(running):
-    """The long form."""
-    assert_cycles_leave_nothing(running, 100)
+def test_a_hundred_cycles_fail_no_stream_and_leave_nothing(running, capsys):
+    """The long form; every cycle is told as it ends."""
+
+    def say(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{text}", end="", flush=True)
+
+    assert_cycles_leave_nothing(running, 100, say)
 
 
 def test_sixteen_streams_spread_over_four_instances(running):

@@ -31,9 +31,9 @@ class WholeArena:
     def __init__(self) -> None:
         self._next = 0
 
-    def lease(self, num_blocks: int, tenant: str) -> range | None:
+    def lease(self, num_blocks: int, tenant: str) -> range | int:
         if self._next + num_blocks > NUM_BLOCKS:
-            return None
+            return NUM_BLOCKS - self._next
         extent = range(self._next, self._next + num_blocks)
         self._next += num_blocks
         return extent

@@ -39,8 +39,11 @@ CAP = 6
 POOL_BLOCKS = 256
 SYSTEM_PROMPT = [f"w{token}" for token in range(2, 40)]
 """Shared by half of the requests, so that published blocks are read while their publishers die."""
-DEATH_WORDS = ("unavailable: the worker of this instance", "unavailable: this instance has no worker")
+WORKER_DIED = "unavailable: the worker of this instance "
+NO_WORKER = "unavailable: this instance has no worker"
 ENDS_WITHIN_S = 60.0
+FEW_FDS = 5
+"""Of the node, for control connections that come and go."""
 
 
 class Ask(FakeRequest):
@@ -133,15 +136,18 @@ class Kills:
     by_instance: dict[int, list[float]] = field(default_factory=dict)
     reclaim_ms: list[float] = field(default_factory=list)
 
-    @property
-    def count(self) -> int:
-        return len(self.reclaim_ms)
-
     def explains(self, ask: Ask) -> bool:
+        """A second of slack: until its death is noticed, a worker is sent requests."""
+        if ask.error.startswith(NO_WORKER):
+            return ask.instance in self.by_instance
         return any(
             ask.asked_s - 1.0 <= killed_s <= ask.sender.ended_s
             for killed_s in self.by_instance.get(ask.instance, [])
         )
+
+    @property
+    def count(self) -> int:
+        return len(self.reclaim_ms)
 
     def text(self) -> str:
         ordered = sorted(self.reclaim_ms)
@@ -169,13 +175,14 @@ def loaded_node(folder: Path, seed: int) -> Iterator[tuple[Node, Load]]:
 
 
 def kill_one(status: Callable[[], node_pb2.NodeStatus], draw: random.Random, kills: Kills) -> None:
-    """An attached worker, or now and then a spare; returns when the node has taken its leases back."""
+    """An attached worker, or now and then a spare, as long as most instances have one; returns when the node has
+    taken its leases back."""
     workers = [worker for worker in status().workers if worker.pid]
-    wanted = "spare" if draw.random() < 0.1 else "attached"
-    victims = [worker for worker in workers if worker.state == wanted]
-    if not victims:
+    attached = [worker for worker in workers if worker.state == "attached"]
+    spares = [worker for worker in workers if worker.state == "spare"]
+    if len(attached) < NUM_INSTANCES - 1:
         return
-    victim = draw.choice(victims)
+    victim = draw.choice(spares) if spares and draw.random() < 0.1 else draw.choice(attached)
     killed_s = time.monotonic()
     if victim.instance:
         kills.by_instance.setdefault(int(victim.instance.removeprefix("chat-")), []).append(killed_s)
@@ -211,23 +218,24 @@ def assert_kills_hurt_nobody_else(
     ):
         get_status = node_pb2_grpc.NodeStub(channel).GetStatus
         until(lambda: len(node.status().workers) == NUM_INSTANCES + 2)
-        fds_before = num_fds(node)
+        fds_before, next_line = num_fds(node), 50
         while kills.count < num_kills:
             time.sleep(draw.uniform(0, max_pause_s))
             kill_one(lambda: get_status(node_pb2.GetStatusRequest(), timeout=10), draw, kills)
-            if kills.count % 50 == 0:
+            if kills.count >= next_line:
+                next_line += 50
                 say(f"{kills.text()}; {len(load.asked)} requests")
         load.stop()
         until(lambda: is_at_rest(node), ENDS_WITHIN_S)
         failed = [ask for ask in load.asked if ask.error]
         say(f"{kills.text()}; {len(load.asked)} requests, {len(failed)} failed with their workers")
-        assert [ask.error for ask in failed if not ask.error.startswith(DEATH_WORDS)] == []
+        assert [ask.error for ask in failed if not ask.error.startswith((WORKER_DIED, NO_WORKER))] == []
         assert [ask.error for ask in failed if not kills.explains(ask)] == []
         whole = [ask for ask in load.asked if not ask.error]
         assert [ask for ask in whole if ask.num_tokens_got != ask.num_tokens] == []
         assert {ask.sender.num_finals for ask in load.asked} == {1}
         assert len(whole) > num_kills
-        assert num_fds(node) <= fds_before + 1, "descriptors of dead workers are left"
+        until(lambda: num_fds(node) <= fds_before + FEW_FDS)
         assert "do not add up" not in node.log()
 
 

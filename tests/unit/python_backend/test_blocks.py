@@ -6,21 +6,26 @@ from hypothesis import strategies as st
 
 from contracts.sampling import SamplingParams
 from python_backend.node.pool import Pool, Refused
+from python_backend.node.quota import ModelQuota
 from python_backend.worker.blocks import BlockPool
+from python_backend.worker.prefix import PrefixIdentity
 from python_backend.worker.sequence import Sequence
 
 
 class FakeLessor:
-    """Hands out ids upwards until `total` blocks are out; nothing is ever published."""
+    """Hands out ids upwards until `total` blocks are out, at most `largest` at once; nothing is ever published."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, largest: int = 1000) -> None:
         self.total = total
+        self.largest = largest
+        self.num_asked = 0
         self.out: set[int] = set()
         self._next = 0
 
-    def lease(self, num_blocks: int, tenant: str) -> range | None:
-        if len(self.out) + num_blocks > self.total:
-            return None
+    def lease(self, num_blocks: int, tenant: str) -> range | int:
+        self.num_asked += 1
+        if len(self.out) + num_blocks > self.total or num_blocks > self.largest:
+            return self.total - len(self.out)
         extent = range(self._next, self._next + num_blocks)
         self._next += num_blocks
         self.out |= set(extent)
@@ -46,9 +51,9 @@ class PoolLessor:
     def __init__(self, pool: Pool, owner: int, model: str = "m") -> None:
         self._pool, self._owner, self._model = pool, owner, model
 
-    def lease(self, num_blocks: int, tenant: str) -> range | None:
+    def lease(self, num_blocks: int, tenant: str) -> range | int:
         first = self._pool.lease(self._owner, self._model, tenant, num_blocks)
-        return None if isinstance(first, Refused) else range(first, first + num_blocks)
+        return first.obtainable_blocks if isinstance(first, Refused) else range(first, first + num_blocks)
 
     def release(self, blocks: range) -> None:
         self._pool.release(self._owner, self._model, blocks.start, len(blocks))
@@ -107,6 +112,80 @@ def test_when_the_pool_is_out_nothing_changes():
     assert pool.num_free == free_before
     assert pool.num_leased == 1, "the one block that was still to be had must not stay here unused"
     pool.check([first, second])
+
+
+def test_blocks_come_in_pieces_where_no_hole_is_large_enough():
+    """Seven blocks, never more than two at once: 7 is refused, then 3, then by ones of what is left."""
+    lessor = FakeLessor(8, largest=2)
+    pool = BlockPool(lessor, block_tokens=4, extent_blocks=1)
+    sequence = sequence_of(28)
+    assert pool.grow(sequence, 28)
+    assert len(lessor.out) == 7
+    pool.check([sequence])
+
+
+def test_what_is_not_there_at_all_is_asked_for_once():
+    """No piece of it is leased only to go back: that would evict what others can still use."""
+    lessor = FakeLessor(6)
+    pool = BlockPool(lessor, block_tokens=4)
+    assert not pool.ensure_free(7)
+    assert (lessor.num_asked, lessor.out) == (1, set())
+
+
+class RecordingMemory:
+    def __init__(self):
+        self.calls = []
+
+    def open_private(self, blocks):
+        self.calls.append(("private", blocks))
+
+    def open_shared(self, blocks):
+        self.calls.append(("shared", blocks))
+
+    def close(self, blocks):
+        self.calls.append(("closed", blocks))
+
+
+def test_memory_is_opened_only_when_all_of_it_was_leased():
+    """Zeroing takes longer than leasing: pieces that go back again are never touched."""
+
+    class Deceived(FakeLessor):
+        def lease(self, num_blocks, tenant):
+            answer = super().lease(num_blocks, tenant)
+            return answer if isinstance(answer, range) else 100
+
+    lessor, memory = Deceived(3), RecordingMemory()
+    pool = BlockPool(lessor, block_tokens=4, extent_blocks=1, memory=memory)
+    assert not pool.ensure_free(4)
+    assert memory.calls == []
+    assert lessor.out == set()
+    assert pool.ensure_free(3)
+    assert memory.calls == [("private", range(3, 6))]
+
+
+def test_what_is_published_can_be_read_and_what_is_given_back_cannot_be_touched():
+    """A block that is the pool's stays in reach until nobody here reads it; the rest closes as it goes back."""
+    books = Pool(8)
+    books.add_model("m", 1, ModelQuota())
+    memory = RecordingMemory()
+    identity = PrefixIdentity("weights", "fp32", "fp32", 4)
+    pool = BlockPool(PoolLessor(books, 1), 4, extent_blocks=2, memory=memory, identity=identity)
+    sequence = sequence_of(6)
+    pool.grow(sequence, 6)
+    sequence.num_computed = 6
+    pool.publish([sequence])
+    pool.check([sequence])
+    first, second = sequence.blocks
+    pool.free(sequence)
+    pool.give_back_unused()
+    assert memory.calls == [
+        ("private", range(first, second + 1)),
+        ("shared", range(first, first + 1)),
+        ("closed", range(first, first + 1)),
+        ("closed", range(second, second + 1)),
+    ]
+    books.check()
+    assert (books.stats().leased_bytes, books.stats().cached_bytes) == (0, 1)
 
 
 def test_unused_blocks_go_back_and_used_ones_stay():

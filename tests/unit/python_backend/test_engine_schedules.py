@@ -56,8 +56,8 @@ class MoodyLessor(PoolLessor):
         super().__init__(pool, owner)
         self._moods = moods
 
-    def lease(self, num_blocks: int, tenant: str) -> range | None:
-        return None if next(self._moods) else super().lease(num_blocks, tenant)
+    def lease(self, num_blocks: int, tenant: str) -> range | int:
+        return 0 if next(self._moods) else super().lease(num_blocks, tenant)
 
     def match(self, digests, tokens: bytes) -> list[int]:
         return [] if next(self._moods) else super().match(digests, tokens)

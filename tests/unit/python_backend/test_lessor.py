@@ -50,12 +50,12 @@ class FakeControl:
         return self.answers.popleft(), []
 
 
-def test_a_lease_is_an_extent_or_none() -> None:
-    """Exhausted is an answer."""
-    control = FakeControl(ExtentLeased(5, 3), PoolExhausted(1))
+def test_a_lease_is_an_extent_or_a_number() -> None:
+    """Exhausted is an answer: so many could be had in pieces."""
+    control = FakeControl(ExtentLeased(5, 3), PoolExhausted(1, "", 2))
     lessor = NodeLessor(control)
     assert lessor.lease(3, "acme") == range(5, 8)
-    assert lessor.lease(3, "acme") is None
+    assert lessor.lease(3, "acme") == 2
     assert control.sent == [LeaseBlocks(3, "acme")] * 2
 
 
