@@ -258,9 +258,9 @@ class BooksLessor:
     def __init__(self, pool: Pool, owner: int, model: str) -> None:
         self._pool, self._owner, self._model = pool, owner, model
 
-    def lease(self, num_blocks: int, tenant: str) -> range | None:
+    def lease(self, num_blocks: int, tenant: str) -> range | int:
         first = self._pool.lease(self._owner, self._model, tenant, num_blocks)
-        return None if isinstance(first, Refused) else range(first, first + num_blocks)
+        return first.obtainable_blocks if isinstance(first, Refused) else range(first, first + num_blocks)
 
     def release(self, blocks: range) -> None:
         self._pool.release(self._owner, self._model, blocks.start, len(blocks))

@@ -7,6 +7,7 @@ every extent, so a wrong or second free is refused, whatever the caller believes
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 
 from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInconsistent
 
@@ -30,9 +31,9 @@ class Allocator:
     def free_bytes(self) -> int:
         return self.total_bytes - self.leased_bytes
 
-    @property
-    def num_extents(self) -> int:
-        return len(self._extents)
+    def offsets(self) -> Iterable[int]:
+        """Where extents start."""
+        return self._extents
 
     @property
     def largest_free_bytes(self) -> int:

@@ -11,11 +11,15 @@ from bisect import bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInconsistent, ReferenceUnknown
 from python_backend.node.prefix import PrefixIndex, PublishedBlock
 from python_backend.node.quota import Allowance, ModelQuota, allowance
 from python_backend.node.regions import Regions
+
+EVICTION_CANDIDATES = 256
+FOREIGN_REGIONS = 4
 
 
 @dataclass(frozen=True)
@@ -324,18 +328,19 @@ class Pool:
 
     def _alloc(self, model: str, books: _Model, nbytes: int) -> int | None:
         offset = self._regions.alloc(model, nbytes, books.block_bytes)
-        evicted_bytes = 0
-        while offset is None and evicted_bytes < nbytes:
-            freed = self._evict_oldest(model)
-            if not freed:
+        if self._regions.usable_bytes(model, books.block_bytes) >= nbytes:
+            return offset  # enough is free, though in pieces: nothing is evicted before that is used
+        # Scattered blocks of its own make no run: as many as were wanted, and no more. Another model's region may lie
+        # so that nothing aligned fits: then the next one.
+        for _ in range(max(nbytes // books.block_bytes, FOREIGN_REGIONS)):
+            if offset is not None or not self._evict_oldest(model):
                 break
-            # What another model gave up is of use only by the region, however many blocks that was.
-            evicted_bytes += min(freed, nbytes)
             offset = self._regions.alloc(model, nbytes, books.block_bytes)
         return offset
 
-    def _evict_oldest(self, model: str) -> int:
-        """Make room for `model`: its own oldest cached block, or another's region if older. Returns bytes."""
+    def _evict_oldest(self, model: str) -> bool:
+        """Make room for `model`: its own oldest cached block, or another's region if older. False: nothing is
+        cached."""
         books = self._models[model]
         own = books.prefixes.oldest_cached()
         foreign = self._oldest_foreign_region(model, own.last_used if own else None)
@@ -343,29 +348,30 @@ class Pool:
             theirs, blocks = foreign
             for block in blocks:
                 self._evict(theirs, block)
-            return len(blocks) * theirs.block_bytes
+            return True
         if own is not None:
             self._evict(books, own)
-            return books.block_bytes
-        return 0
+            return True
+        return False
 
     def _oldest_foreign_region(
         self, model: str, older_than: int | None
     ) -> tuple[_Model, list[PublishedBlock]] | None:
-        """Another model's region in which everything is cached and was last used before `older_than`."""
+        """Another model's region in which everything is cached and was last used before `older_than`. Only the
+        regions of each model's oldest blocks are looked at: a lease must not take as long as the cache is large."""
         best: tuple[int, _Model, list[PublishedBlock]] | None = None
         for name, books in self._models.items():
             if name == model:
                 continue
-            by_region: defaultdict[int, list[PublishedBlock]] = defaultdict(list)
-            for block in books.prefixes.cached():
-                by_region[self._regions.start_of_region(block.offset)].append(block)
-            for region, blocks in by_region.items():
-                last_used = max(block.last_used for block in blocks)
-                if len(blocks) < self._regions.num_extents(region):
+            oldest = islice(books.prefixes.cached(), EVICTION_CANDIDATES)
+            for region in dict.fromkeys(self._regions.start_of_region(block.offset) for block in oldest):
+                blocks = [books.prefixes.cached_at(offset) for offset in self._regions.extents_of(region)]
+                if None in blocks:
                     continue
+                evictable = [block for block in blocks if block is not None]
+                last_used = max(block.last_used for block in evictable)
                 if (older_than is None or last_used < older_than) and (best is None or last_used < best[0]):
-                    best = (last_used, books, blocks)
+                    best = (last_used, books, evictable)
         return None if best is None else best[1:]
 
     def _evict(self, books: _Model, block: PublishedBlock) -> None:

@@ -123,6 +123,10 @@ class PrefixIndex:
         """All that could be evicted, least recently used first."""
         return self._cached.values()
 
+    def cached_at(self, offset: int) -> PublishedBlock | None:
+        """The cached block there; None: none is, or it is being read."""
+        return self._cached.get(offset)
+
     def blocks(self) -> Iterable[PublishedBlock]:
         return self._by_offset.values()
 
