@@ -8,13 +8,15 @@ BENCHES: dict[str, str] = {
     "scaleout": "benchmarks.scaleout",
     "pool": "benchmarks.pool",
     "prefix": "benchmarks.prefix",
+    "memory": "benchmarks.memory",
 }
 """Name -> module."""
 
 SUMMARIES: dict[str, str] = {
     "generate": "Token streams at 1, 16 and 64 at once, against transformers on the same weights.",
-    "batching": "Embedding calls: 64 callers against one, by text length, with the batch sizes that formed.",
+    "batching": "Embedding calls: 64 callers against one by text length, and waves of load against fixed batches.",
     "scaleout": "What another instance costs in time and memory, and what running streams notice of it.",
     "pool": "The memory pool alone: cost of an operation, of a lease, of a killed worker; what stays usable.",
+    "memory": "Private memory and PSS of one to four instances, against ordinary ones with torch in the stub.",
     "prefix": "A shared system prompt on a hit, here and made by another instance, against a miss; what it costs.",
 }

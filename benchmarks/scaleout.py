@@ -3,6 +3,9 @@
 - `command_to_ready_p50_ms`, `_p95_ms`: from the scale call to the new instance ready, on an idle machine, over
   20 additions (second, third and fourth instance); `_busy_`: while four streams keep the cores busy.
 - `command_to_first_token_p95_ms`: from the scale call to the first token of a request that the new instance got.
+- `attach_p95_ms`: of that, the worker alone: from AttachInstance to Attached on a raw socket, with warm spares.
+- `plain_over_ours`: adding an instance of an ordinary model (`ordinary`: torch in the stub, weights mapped from the
+  file) to the same Triton / `command_to_ready_p50_ms`.
 - `pss_growth_over_weights`: what one instance adds to the sum of PSS over all workers / bytes of the weights.
 - `share_of_new_after_history`: after thousands of requests on one instance and 1 -> 3, each instance's share of the
   next 300 (Triton alone gives the new ones everything).
@@ -19,11 +22,14 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from benchmarks.attach import attach_ms
 from benchmarks.clients import Streamed, TritonLoad, closed_loop
 from benchmarks.generate import prompts
 from benchmarks.node import node_status, num_spares, pss_bytes, wait_until
+from benchmarks.ordinary import ordinary_model
 from benchmarks.report import Figure, Report
 from benchmarks.statistics import median, percentile
 from contracts.stack import Stack
@@ -58,6 +64,7 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
         weights_bytes = next(
             m.weights_bytes for m in node_status(stack.node_socket).models if m.name == "chat"
         )
+        attaches = _attaches(stack, tries, progress)
         idle = _additions(stack, tries, progress, "idle")
         streams: list[Streamed] = []
         busy = asyncio.run(_busy_additions(stack, tries, progress, streams))
@@ -65,9 +72,13 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
         shares = asyncio.run(_shares_after_history(stack, history))
         progress("16 streams on four instances")
         landed = asyncio.run(_landed_streams(stack))
+    plain_ms = _plain_additions(1 if quick else 3, progress)
     failed = sum(bool(stream.error) or stream.finish_reason != "length" for stream in streams)
     figures = {
         **_times(idle, busy),
+        "attach_p50_ms": Figure(median(attaches), "ms", min(attaches), max(attaches)),
+        "attach_p95_ms": Figure(percentile(attaches, 95), "ms", min(attaches), max(attaches)),
+        "plain_over_ours": Figure.of_runs([each / median(idle.ready_ms) for each in plain_ms], "ratio"),
         "pss_growth_over_weights": Figure.of_runs(
             [x / weights_bytes for x in idle.pss_growth_bytes], "ratio"
         ),
@@ -81,6 +92,27 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
         "not_in_place": Figure(idle.not_in_place + busy.not_in_place, "updates"),
     }
     return Report(NAME, tries, figures).to_dict()
+
+
+def _attaches(stack: Stack, tries: int, progress: Progress) -> list[float]:
+    """One after the other, each to a worker that has stood by for a while."""
+    progress(f"{tries} attaches")
+    times_ms = []
+    for index in range(tries):
+        wait_until(stack.node_socket, lambda status: num_spares(status, "chat") >= 1, timeout_s=60)
+        times_ms.append(attach_ms(Path(stack.run_dir), "chat", f"bench-{index}"))
+    return times_ms
+
+
+def _plain_additions(tries: int, progress: Progress) -> list[float]:
+    """Milliseconds of adding a second, third, ... instance of the ordinary model."""
+    with ordinary_model(owns_copy=False) as plain:
+        plain.use_all(prompts(1)[0])
+        times_ms = []
+        for index in range(tries):
+            progress(f"ordinary model: addition {index + 1} of {tries}")
+            times_ms.append(plain.set_instances(2 + index))
+    return times_ms
 
 
 def _times(idle: Additions, busy: Additions) -> dict[str, Figure]:

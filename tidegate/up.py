@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from contracts.stack import STACK_NAME, Stack, write_whole
+from python_backend.node.added import ADDED_NAME
 from scaler.errors import ScaleError
 from scaler.node_client import NodeClient
 from tidegate import ports, processes, repository, run_dir, triton_install
@@ -147,6 +148,8 @@ class Launcher:
         return self._write_stack(models, started_unix_s)
 
     def _start_node(self, models: repository.Repository) -> NodeProcess:
+        # Of a stack that was killed: only nodes of one stack inherit from each other.
+        (self._settings.run_dir / ADDED_NAME).unlink(missing_ok=True)
         return NodeProcess(
             spawn=lambda: self._spawn("node", "python_backend.node", self._node_config(models)),
             wait_ready=self._wait_ready,

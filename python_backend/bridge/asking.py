@@ -1,13 +1,12 @@
 """What the instances of all batch models share: a Triton batch goes to the worker, its answers become responses.
 
-Pipelined: `execute` returns while its batch still runs (responses go through senders, which Triton takes in the
-default mode, not decoupled, too), so that the next batch forms, is read and copied meanwhile. But only so many are
-ahead: what is taken from Triton's queue too early can no longer grow there.
+Pipelined: `execute` returns before its batch is done (responses go through senders, which Triton takes in the
+default, not decoupled, mode too), so that the next one is read and copied meanwhile. It returns when the worker
+says that it is nearly done, not at once: what is taken from Triton's queue can no longer grow there.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,17 +16,22 @@ from typing import Any, Generic, TypeVar
 import triton_python_backend_utils as pb_utils
 
 from python_backend.bridge.attachment import Attachment, InstanceName
-from python_backend.bridge.errors import AttachFailed, BridgeError, InvalidRequest, WorkerUnavailable
+from python_backend.bridge.errors import BridgeError, InvalidRequest, WorkerUnavailable
 from python_backend.bridge.generate import int_parameter
 from python_backend.bridge.requests import deadline_of
 from python_backend.bridge.responses import error_of, triton_error
 from python_backend.channel import MAX_FRAME_BYTES, ProtocolError
-from python_backend.messages import BatchResult, EmbedBatch, EmbedResult, RunBatch, WorkerToBridge
+from python_backend.messages import (
+    BatchNearlyDone,
+    BatchResult,
+    EmbedBatch,
+    EmbedResult,
+    RunBatch,
+    WorkerToBridge,
+)
 
 BATCH_TIMEOUT_S = 60.0
 """A worker that is silent for this long hangs; the node has ended it by then, if it lives."""
-DEFAULT_AHEAD = 1
-MAX_AHEAD = 8
 
 Answer = TypeVar("Answer", EmbedResult, BatchResult)
 Make = Callable[[int], EmbedBatch | RunBatch]
@@ -43,6 +47,7 @@ class Asked(Generic[Answer]):
     answers: dict[int, Answer | BridgeError | None] = field(default_factory=dict)
     """By batch id, in the order of sending."""
     is_sent: bool = False
+    is_nearly_done: bool = False
 
     @property
     def is_answered(self) -> bool:
@@ -55,7 +60,6 @@ class WorkerOfBatches(Generic[Answer]):
     def __init__(self, args: dict[str, str], answer_type: type[Answer]) -> None:
         """Raises AttachFailed."""
         self._answer_type: type[Answer] = answer_type
-        self._num_ahead = read_ahead(args)
         self._changed = threading.Condition()
         self._open: list[Asked[Answer]] = []
         self._batch_id = 0
@@ -71,7 +75,7 @@ class WorkerOfBatches(Generic[Answer]):
     ) -> None:
         """Send the batches of one Triton batch. `on_answers` gets all answers, from any thread, once.
 
-        Returns when it is time for the next: when at most so many Triton batches are open."""
+        Returns when it is time for the next: when the worker is nearly done with these."""
         asked = Asked(num_requests, on_answers)
         with self._changed:
             self._open.append(asked)
@@ -83,7 +87,7 @@ class WorkerOfBatches(Generic[Answer]):
         with self._changed:
             asked.is_sent = True
         self._settle()
-        self._wait_for_room()
+        self._wait_for_end(asked)
 
     def close(self) -> None:
         self._attachment.close()
@@ -104,20 +108,29 @@ class WorkerOfBatches(Generic[Answer]):
                 ),
             )
 
-    def _wait_for_room(self) -> None:
-        deadline_s = time.monotonic() + BATCH_TIMEOUT_S
+    def _wait_for_end(self, asked: Asked[Answer]) -> None:
         with self._changed:
-            has_room = self._changed.wait_for(
-                lambda: len(self._open) <= self._num_ahead, deadline_s - time.monotonic()
+            is_in_time = self._changed.wait_for(
+                lambda: asked.is_nearly_done or asked.is_answered, BATCH_TIMEOUT_S
             )
-        if not has_room:
+        if not is_in_time:
             self._fail_open(WorkerUnavailable(f"the worker was silent for {BATCH_TIMEOUT_S:.0f} s"))
 
     def _on_messages(self, messages: list[WorkerToBridge]) -> None:
         for message in messages:
             if isinstance(message, self._answer_type):
                 self._answer(message.batch_id, message)
+            elif isinstance(message, BatchNearlyDone):
+                self._note_nearly_done(message.batch_id)
         self._settle()
+
+    def _note_nearly_done(self, batch_id: int) -> None:
+        with self._changed:
+            for asked in self._open:
+                # With several batches in it, it is the last that counts.
+                if asked.is_sent and batch_id == max(asked.answers):
+                    asked.is_nearly_done = True
+                    self._changed.notify_all()
 
     def _on_worker_lost(self) -> None:
         self._fail_open(
@@ -152,15 +165,6 @@ class WorkerOfBatches(Generic[Answer]):
     def _publish(self) -> None:
         with self._changed:
             self._attachment.publish(sum(asked.num_requests for asked in self._open), self._landed)
-
-
-def read_ahead(args: dict[str, str]) -> int:
-    """Parameter `batches_ahead`: Triton batches handed over while one runs. Raises AttachFailed."""
-    parameters = json.loads(args["model_config"])["parameters"]
-    raw = parameters.get("batches_ahead", {"string_value": str(DEFAULT_AHEAD)})["string_value"]
-    if not raw.isdecimal() or int(raw) > MAX_AHEAD:
-        raise AttachFailed(f"batches_ahead = {raw!r}, must be 0 to {MAX_AHEAD}")
-    return int(raw)
 
 
 def refusal_before_work(request: Any) -> Any | None:

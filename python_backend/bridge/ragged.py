@@ -135,6 +135,7 @@ def cut(shapes: TensorShapes, made: Mapping[str, Array], first: int, rows: Rows)
 
 
 def to_data(name: str, array: Array) -> TensorData:
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     return TensorData(name, array.dtype.name, list(array.shape), array.tobytes())
 
 

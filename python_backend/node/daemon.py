@@ -16,11 +16,12 @@ from pathlib import Path
 
 from python_backend.board import NUM_SLOTS, Board
 from python_backend.messages import SpawnWorker, WorkerExited, WorkerSpawned
+from python_backend.node.added import ADDED_NAME, AddedModel, read_added, write_added
 from python_backend.node.arena import Arena, CpuArena
 from python_backend.node.broker import BoardShare, Broker
 from python_backend.node.config import NodeConfig
 from python_backend.node.control import NodeView, start_control
-from python_backend.node.errors import ConfigInvalid, NodeAlreadyRuns, PoolInconsistent
+from python_backend.node.errors import ConfigInvalid, NodeAlreadyRuns, NodeError, PoolInconsistent
 from python_backend.node.forkserver import FORKSERVER_COMMAND, ForkServer, describe_exit
 from python_backend.node.hosting import ModelHost
 from python_backend.node.instances import Instances, Slots
@@ -122,6 +123,30 @@ class Daemon:
         )
         logger.info("ready: %s", ", ".join(model.name for model in config.models))
         self._options.on_ready()
+        await self._add_again()
+        self._host.on_change = self._remember_added
+        stack.callback(self._added_path.unlink, missing_ok=True)
+
+    async def _add_again(self) -> None:
+        """What a node before this one, which was killed, had been told to serve beside its configuration."""
+        for added in read_added(self._added_path):
+            try:
+                await self._host.serve(added.served, added.num_spares)
+            except NodeError:
+                logger.exception("model %s, added before the node died, cannot be served", added.served.name)
+
+    def _remember_added(self) -> None:
+        configured = {model.name for model in self._config.models}
+        added = [
+            AddedModel(served, self._broker.planner.target(name))
+            for name, served in self._host.served.items()
+            if name not in configured
+        ]
+        write_added(self._added_path, added)
+
+    @property
+    def _added_path(self) -> Path:
+        return self._run_dir / ADDED_NAME
 
     def _make_host(self) -> ModelHost:
         free_bytes = max(0, self._arena.available_bytes() - self._kv_bytes)

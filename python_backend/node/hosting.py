@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -34,6 +34,8 @@ class ModelHost:
         self._kv_bytes = kv_bytes
         self._device = device
         self._changing = asyncio.Lock()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a model was added or dropped after the start."""
 
     async def start(self, models: Sequence[ServedModel]) -> None:
         """Load all while the fork server still imports torch, then bind all. Raises NodeError."""
@@ -58,6 +60,7 @@ class ModelHost:
         async with self._changing:
             if not self._serves_already(served):
                 await self._add(served, num_spares)
+                self.on_change()
         try:
             await self._broker.prepare_spares(served.name, num_spares)
         except WorkersKeepDying:
@@ -75,6 +78,7 @@ class ModelHost:
             await self._fork_server.unbind(model)
             self.keeper.unbind(model)
             logger.info("model %s is dropped", model)
+            self.on_change()
 
     async def evict(self, key: str) -> Resident:
         """Raises WeightsUnknown, WeightsHeld."""

@@ -330,8 +330,8 @@ class Pool:
         offset = self._regions.alloc(model, nbytes, books.block_bytes)
         if self._regions.usable_bytes(model, books.block_bytes) >= nbytes:
             return offset  # enough is free, though in pieces: nothing is evicted before that is used
-        # Scattered blocks of its own make no run: as many as were wanted, and no more. Another model's region may lie
-        # so that nothing aligned fits: then the next one.
+        # Scattered blocks of its own make no run: as many as were wanted, and no more. Another model's region may
+        # lie so that nothing aligned fits: then the next one.
         for _ in range(max(nbytes // books.block_bytes, FOREIGN_REGIONS)):
             if offset is not None or not self._evict_oldest(model):
                 break

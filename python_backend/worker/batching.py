@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel
 
 from python_backend.channel import PacketChannel
 from python_backend.messages import (
+    BatchNearlyDone,
     BatchResult,
     BindModel,
     EmbedBatch,
@@ -30,6 +32,7 @@ from python_backend.worker.errors import ModelRefused
 from python_backend.worker.generating import load_tokenizer
 from python_backend.worker.modules import NamedModule, bind_state, load_module
 from python_backend.worker.process import Attachment, WorkerLoop, wait_for_attachment
+from python_backend.worker.progress import Progress
 from python_backend.worker.running import run_batch
 from python_backend.worker.trial import describe, refuse_threads, try_in_child
 
@@ -62,8 +65,8 @@ class EmbedRole:
         runner.warm_up()
 
         attachment = wait_for_attachment(control)
-        attachment.beat_in(self.model)
-        serve_batches(EmbedBatch, lambda batch: _embed(runner, batch), attachment, control)
+        runner.watch(attachment.beat)
+        serve_batches(EmbedBatch, functools.partial(_embed, runner), attachment, control)
 
 
 @dataclass(frozen=True)
@@ -103,14 +106,20 @@ class BatchRole:
         """Raises WorkerExit."""
         self.module.warm_up()
         attachment = wait_for_attachment(control)
-        for part in self.module.module.modules():
-            part.register_forward_pre_hook(lambda *_: attachment.beat())
-        serve_batches(RunBatch, lambda batch: run_batch(self.module, batch), attachment, control)
+        progress = Progress(self.module.module, attachment.beat)
+
+        def answer(batch: RunBatch, on_nearly_done: Callable[[], None]) -> BatchResult:
+            progress.begin(1, on_nearly_done)
+            result = run_batch(self.module, batch)
+            progress.end_forward()
+            return result
+
+        serve_batches(RunBatch, answer, attachment, control)
 
 
 def serve_batches(
     kind: type[BatchT],
-    answer: Callable[[BatchT], EmbedResult | BatchResult],
+    answer: Callable[[BatchT, Callable[[], None]], EmbedResult | BatchResult],
     attachment: Attachment,
     control: PacketChannel[NodeToWorker],
 ) -> None:
@@ -123,7 +132,8 @@ def serve_batches(
                 continue
             loop.publish(running=_num_rows(message))
             loop.apply_thread_budget()
-            loop.send(answer(message))
+            nearly_done = functools.partial(loop.send, BatchNearlyDone(message.batch_id))
+            loop.send(answer(message, nearly_done))
             loop.publish(running=0)
 
 
@@ -140,9 +150,9 @@ def _num_rows(batch: EmbedBatch | RunBatch) -> int:
     return len(batch.texts) if isinstance(batch, EmbedBatch) else sum(batch.sizes)
 
 
-def _embed(runner: EncoderRunner, batch: EmbedBatch) -> EmbedResult:
+def _embed(runner: EncoderRunner, batch: EmbedBatch, on_nearly_done: Callable[[], None]) -> EmbedResult:
     try:
-        vectors, num_tokens, errors = runner.embed(batch.texts)
+        vectors, num_tokens, errors = runner.embed(batch.texts, on_nearly_done)
     except Exception as exc:  # one bad batch must not end the worker; its requests get the reason
         log.exception("embedding a batch of %d texts failed", len(batch.texts))
         return EmbedResult(batch.batch_id, runner.dim, b"", [], error_code="INTERNAL", error=describe(exc))

@@ -120,8 +120,13 @@ class BlockPool:
         return True
 
     def ensure_free(self, num_blocks: int, tenant: str = "") -> bool:
-        """Have `num_blocks` free here, leasing more if needed. False: nothing has changed."""
-        extents = self._lease(num_blocks - len(self._free[tenant]), tenant)
+        """Have `num_blocks` free here, leasing more if needed. False: at most, free blocks of others went back."""
+        missing = num_blocks - len(self._free[tenant])
+        extents = self._lease(missing, tenant)
+        if extents is None and self.num_free > len(self._free[tenant]):
+            # What is free on another tenant's account becomes this one's through the pool alone.
+            self.give_back_unused(but=tenant)
+            extents = self._lease(missing, tenant)
         for extent in extents or ():
             self._memory.open_private(extent)
             self._tenant_of.update(dict.fromkeys(extent, tenant))
@@ -138,16 +143,19 @@ class BlockPool:
         sequence.slots = sequence.slots[:0]
         sequence.num_computed = sequence.num_published = 0
 
-    def give_back_unused(self, keep: int = 0) -> None:
-        """Return the free blocks but for `keep`, the longest runs first."""
-        for tenant, free in self._free.items():
-            runs = sorted(runs_of(free), key=len, reverse=True)
-            surplus = len(free) - keep
-            for run in runs:
-                if surplus < len(run):
-                    break
-                surplus -= len(run)
-                self._give_back(run, tenant)
+    def give_back_unused(self, keep: int = 0, but: str | None = None) -> None:
+        """Return the free blocks but for `keep`, the longest runs first; none of the tenant `but`."""
+        runs = [
+            (run, tenant) for tenant, free in self._free.items() if tenant != but for run in runs_of(free)
+        ]
+        surplus = sum(len(run) for run, _ in runs) - keep
+        for run, tenant in sorted(runs, key=lambda each: len(each[0]), reverse=True):
+            if surplus <= 0:
+                break
+            self._give_back(run[:surplus], tenant)
+            surplus -= len(run)
+        for tenant in [tenant for tenant, free in self._free.items() if not free]:
+            del self._free[tenant]
 
     # --- prefixes ---
 

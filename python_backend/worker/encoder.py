@@ -3,6 +3,7 @@ sentence-transformers' all-MiniLM models are trained to be pooled)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from python_backend.buckets import split
+from python_backend.worker.progress import Progress
 
 FORWARD_COST_TOKENS = 48
 """What one more forward costs, in tokens of padding: a MiniLM forward takes about 7 ms for no token and 0.15 ms for
@@ -28,9 +30,16 @@ class EncoderRunner:
         self._model = model
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
+        self._progress: Progress | None = None
         self.dim = int(model.config.hidden_size)
 
-    def embed(self, texts: list[str]) -> tuple[Tensor, list[int], dict[int, str]]:
+    def watch(self, on_call: Callable[[], None]) -> None:
+        """`on_call` at every module's call."""
+        self._progress = Progress(self._model, on_call)
+
+    def embed(
+        self, texts: list[str], on_nearly_done: Callable[[], None] = lambda: None
+    ) -> tuple[Tensor, list[int], dict[int, str]]:
         """Returns vectors [len(texts), dim], tokens per text, and by index why a text was refused (row zero)."""
         ids = [list(encoding.ids) for encoding in self._tokenizer.encode_batch(texts)]
         errors = {
@@ -40,9 +49,14 @@ class EncoderRunner:
         }
         vectors = torch.zeros(len(texts), self.dim)
         accepted = [index for index in range(len(texts)) if index not in errors]
-        for bucket in split([(len(ids[index]),) for index in accepted], FORWARD_COST_TOKENS):
+        buckets = split([(len(ids[index]),) for index in accepted], FORWARD_COST_TOKENS)
+        if self._progress is not None:
+            self._progress.begin(len(buckets), on_nearly_done)
+        for bucket in buckets:
             rows = [accepted[i] for i in bucket]
             vectors[rows] = self._forward([ids[row] for row in rows])
+            if self._progress is not None:
+                self._progress.end_forward()
         return vectors, [len(tokens) for tokens in ids], errors
 
     @torch.inference_mode()

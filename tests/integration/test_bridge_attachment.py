@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts import node_pb2
 from python_backend.board import SlotState
 from python_backend.bridge import attachment as attachment_module
 from python_backend.bridge.attachment import NODE_SOCKET_VARIABLE, Attachment, InstanceName
@@ -121,6 +124,27 @@ def test_a_node_that_refuses_is_asked_again(stub: Stub, start: Callable[..., Nod
     second.wait_exit()
     start().wait_ready()
     until(stub.serves)
+
+
+def test_models_added_at_run_time_are_served_by_the_next_node(
+    stub: Stub, start: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their instances join it like the others; a node that was stopped in order forgets them."""
+    path = str(stub.node.run_dir.parent / "weights")
+    served = {"name": "more", "kind": "embed", "weights": "w", "path": path}
+    request = node_pb2.ServeModelRequest(served_model_json=json.dumps(served).encode(), num_spares=1)
+    stub.node.stub.ServeModel(request, timeout=20)
+    added = Stub("more-0", "more")
+    stub.node.process.kill()
+    stub.node.wait_exit()
+    second = start()
+    second.wait_ready()
+    until(added.serves, 20)
+    until(stub.serves, 20)
+    added.attachment.close()
+    second.process.send_signal(signal.SIGTERM)
+    assert second.wait_exit() == 0
+    assert not (second.run_dir / "added_models.json").exists()
 
 
 def test_closing_while_the_node_is_down_ends_its_threads(stub: Stub) -> None:

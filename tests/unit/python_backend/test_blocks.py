@@ -132,6 +132,30 @@ def test_what_is_not_there_at_all_is_asked_for_once():
     assert (lessor.num_asked, lessor.out) == (1, set())
 
 
+def test_free_blocks_of_another_tenant_serve_this_one_through_the_pool():
+    """They go back, are leased anew on the right account, and the other's are not lost to this worker's check."""
+    lessor = FakeLessor(4)
+    pool = BlockPool(lessor, block_tokens=4, extent_blocks=4)
+    gone, comes = sequence_of(4), sequence_of(12)
+    gone.tenant, comes.tenant = "acme", "other"
+    pool.grow(gone, 4)
+    pool.free(gone)
+    assert pool.grow(comes, 12)
+    assert len(lessor.out) <= 4
+    pool.check([comes])
+
+
+def test_a_busy_worker_keeps_its_reserve_in_all_and_no_more():
+    """Of 30 free blocks in one run and 6 of another tenant it keeps 10."""
+    lessor = FakeLessor(64)
+    pool = BlockPool(lessor, block_tokens=4, extent_blocks=1)
+    pool.ensure_free(30)
+    pool.ensure_free(6, "acme")
+    pool.give_back_unused(keep=10)
+    assert pool.num_free == len(lessor.out) == 10
+    pool.check([])
+
+
 class RecordingMemory:
     def __init__(self):
         self.calls = []

@@ -141,3 +141,67 @@ def test_a_fingerprint_tells_a_written_file(tmp_path: Path) -> None:
     (compiled,) = made.root.rglob("*.pyc")
     py_compile.compile(str(compiled.parent.parent / "model.py"), cfile=str(compiled))
     assert repository.fingerprint(made.root) != before
+
+
+BATCH_CONFIG = """
+name: "mine"
+backend: "python"
+max_batch_size: 8
+parameters [ { key: "kind" value { string_value: "batch" } } ]
+"""
+
+
+def batch_entry(source: Path, config: str = BATCH_CONFIG, *files: str) -> Path:
+    entry = source / "mine"
+    (entry / "1").mkdir(parents=True)
+    (entry / "config.pbtxt").write_text(config)
+    for file in ("1/model.py", *files):
+        (entry / file).parent.mkdir(exist_ok=True)
+        (entry / file).touch()
+    return entry
+
+
+def test_a_batch_model_is_served_from_its_newest_version_in_the_users_folder(tmp_path: Path) -> None:
+    """Weights and programs are read there: nothing large is copied."""
+    entry = batch_entry(tmp_path / "s", BATCH_CONFIG, "2/module.py", "10/model.pt2", "10/model.safetensors")
+    made = repository.prepare(tmp_path / "s", tmp_path / "r", ["mine"], read)
+    (served,) = made.served
+    assert (served.kind, served.weights, served.path) == ("batch", "mine/10", str(entry / "10"))
+    copied = {path.name for path in (made.root / "mine").rglob("*") if path.is_file()}
+    assert {"config.pbtxt", "model.py", "module.py"} <= copied
+    assert not {"model.pt2", "model.safetensors"} & copied
+
+
+def test_models_that_the_users_repository_lacks_are_the_shipped_ones(tmp_path: Path) -> None:
+    """One's own model beside chat and embed."""
+    batch_entry(tmp_path / "s", BATCH_CONFIG, "1/module.py")
+    made = repository.prepare(tmp_path / "s", tmp_path / "r", ["chat", "embed", "mine"], read)
+    assert [served.kind for served in made.served] == ["generate", "embed", "batch"]
+
+
+def test_the_examples_are_batch_models(tmp_path: Path) -> None:
+    """Both of them."""
+    examples = Path(__file__).parents[3] / "examples"
+    made = repository.prepare(examples, tmp_path / "r", ["image_classifier", "batch_template"], read)
+    assert [served.kind for served in made.served] == ["batch", "batch"]
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "reason"),
+    [
+        (BATCH_CONFIG, (), "no version folder of .* has module.py or model.pt2"),
+        (BATCH_CONFIG.replace("8", "0"), ("1/module.py",), "max_batch_size = 0, must be at least 1"),
+        (
+            BATCH_CONFIG + 'parameters [ { key: "weights" value { string_value: "my-bert" } } ]',
+            ("1/module.py",),
+            "remove the parameter weights",
+        ),
+    ],
+)
+def test_a_batch_model_that_cannot_be_served_is_refused(
+    tmp_path: Path, config: str, files: tuple[str, ...], reason: str
+) -> None:
+    """Before Triton is started, with the way out."""
+    batch_entry(tmp_path / "s", config, *files)
+    with pytest.raises(RepositoryInvalid, match=reason):
+        repository.prepare(tmp_path / "s", tmp_path / "r", ["mine"], read)
