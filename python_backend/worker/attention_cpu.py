@@ -83,22 +83,22 @@ class CpuPlan:
         """As AttentionPlan has it."""
         self.cache.write(layer, self.write_slots, key[0], value[0])
         out = query.new_empty(query.shape[2], query.shape[1], query.shape[3])
-        reach = self._reach(how.sliding_window, is_exact=self.cache.layout.dtype == key.dtype)
+        reach = self._reach(how.sliding_window, query.dtype)
         for bucket in reach.decodes:
             self._attend_decodes(layer, query, bucket, how, out)
         for chunk in reach.prefills:
             self._attend_prefill(layer, (query, key, value), chunk, how, out)
         return out.unsqueeze(0)
 
-    def _reach(self, window: int | None, is_exact: bool) -> _Reach:
+    def _reach(self, window: int | None, dtype: torch.dtype) -> _Reach:
         if window is not None and window >= max(entry.start + entry.count for entry in self.batch):
             window = None
         if window not in self._reaches:
             decodes = [(row, entry) for row, entry in enumerate(self.batch) if entry.is_decode]
             others = self.batch[len(decodes) :]
             self._reaches[window] = _Reach(
-                [_decode_bucket(bucket, window) for bucket in _buckets(decodes, window)],
-                _prefill_chunks(others, len(decodes), window, is_exact),
+                [_decode_bucket(bucket, window, dtype) for bucket in _buckets(decodes, window)],
+                _prefill_chunks(others, len(decodes), window, dtype, self.cache.layout.dtype == dtype),
             )
         return self._reaches[window]
 
@@ -160,7 +160,9 @@ def _buckets(decodes: list[tuple[int, Scheduled]], window: int | None) -> list[l
     return buckets
 
 
-def _decode_bucket(bucket: list[tuple[int, Scheduled]], window: int | None) -> DecodeBucket:
+def _decode_bucket(
+    bucket: list[tuple[int, Scheduled]], window: int | None, dtype: torch.dtype
+) -> DecodeBucket:
     rows = torch.tensor([row for row, _ in bucket])
     reached = [_reached(entry, window) for _, entry in bucket]
     if len(bucket) == 1:
@@ -174,19 +176,19 @@ def _decode_bucket(bucket: list[tuple[int, Scheduled]], window: int | None) -> D
         row[len(slots) :] = slots[0]
     mask = None
     if int(lengths.min()) < longest:
-        mask = _additive(np.arange(longest)[None, :] >= lengths[:, None])[:, None, None, :]
+        mask = _additive(np.arange(longest)[None, :] >= lengths[:, None], dtype)[:, None, None, :]
     return DecodeBucket(rows, torch.from_numpy(table.reshape(-1)), mask)
 
 
 def _prefill_chunks(
-    batch: list[Scheduled], first_row: int, window: int | None, is_exact: bool
+    batch: list[Scheduled], first_row: int, window: int | None, dtype: torch.dtype, is_exact: bool
 ) -> list[PrefillChunk]:
     chunks: list[PrefillChunk] = []
     row = first_row
     for entry in batch:
         keys = mask = None
         if entry.start > 0 or window is not None:
-            mask = _additive(_hidden(entry, window))
+            mask = _additive(_hidden(entry, window), dtype)
         # What a cache of lower precision holds is what every token sees, however the prompt was cut.
         if entry.start > 0 or not is_exact:
             keys = _where(_reached(entry, window))
@@ -204,5 +206,6 @@ def _hidden(entry: Scheduled, window: int | None) -> npt.NDArray[np.bool_]:
     return hidden if window is None else hidden | (keys <= queries - window)
 
 
-def _additive(hidden: npt.NDArray[np.bool_]) -> Tensor:
-    return torch.zeros(hidden.shape).masked_fill_(torch.from_numpy(hidden), float("-inf"))
+def _additive(hidden: npt.NDArray[np.bool_], dtype: torch.dtype) -> Tensor:
+    """Of the queries' own type: torch 2.13 reads a float32 mask wrongly beside float64 queries from 16 keys on."""
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(torch.from_numpy(hidden), float("-inf"))

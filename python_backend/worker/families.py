@@ -228,12 +228,14 @@ def _check_that_only_attention_mixes(model: PreTrainedModel, calls: _Calls) -> N
     if not unknown or next(model.parameters()).is_meta:
         return
     inputs = _trial_inputs(next(model.parameters()).device)
-    logits = []
+    last: list[Tensor] = []
     for first in (1, 2):
-        inputs["input_ids"] = torch.tensor([[first, 0, 0]], device=inputs["input_ids"].device)
+        inputs["input_ids"] = torch.tensor([[first, 3, 3]], device=inputs["input_ids"].device)
         with torch.no_grad(), forward_with(_Calls(calls.positions)), _attending_by(model, SURVEY_NAME):
-            logits.append(model(**inputs).logits[0, -1].float())
-    if not torch.allclose(*logits, rtol=1e-3, atol=1e-4):
+            last.append(model(**inputs).logits[0, -1].float())
+    # Experts compute groups of other sizes, which rounds differently.
+    rounding = 2e-2 if model.dtype.itemsize < 4 else 1e-5
+    if (last[0] - last[1]).abs().max() > rounding * last[0].abs().max():
         raise ModelRefused(
             f"{type(model).__name__} passes values from token to token beside its attention "
             f"({type(unknown[0]).__name__}); the pool keeps no such state"
