@@ -1,25 +1,44 @@
-"""Triton's dynamic batching on `embed`: what 64 concurrent callers gain over one, by text length.
+"""Batching of `embed`: what many callers gain over one, and over fixed batches when the load comes in waves.
 
-- `batch64_over_batch1`: texts per second of 64 callers / of one caller, one text a call, 16 tokens a text.
+Closed loop, 64 callers of one text a call:
+- `batch64_over_batch1`: texts per second of 64 callers / of one caller, 16 tokens a text.
 - `batch64_over_batch1_N_tokens`: the same for texts of N tokens.
-- `share_of_bare_torch`: texts per second of 64 callers / of torch alone in batches of 32, without Triton.
 - `batch_sizes`: how often Triton's statistics saw each batch size for the 64 callers at 16 tokens; `mean_batch`.
+- `share_of_bare_torch`: texts per second of 64 callers / of torch alone, without Triton, in batches of the very
+  sizes that formed in that run.
 
-`dynamic_over_fixed_throughput` needs an open-loop load that varies: it comes with the load tests.
+Open loop, waves of 3 x, texts of 16 tokens (`benchmarks.wave`):
+- `dynamic_over_fixed_throughput`: highest rate at the crest at which 99 % of the calls are answered within the
+  bound, the shipped configuration / the best fixed one. The bound is three times what bare torch takes for a batch
+  of 32.
+- Fixed means: the same workers behind the same Triton, one batch size N for all loads, and a batch goes only when N
+  texts are there or when its first has waited for the flush time (Triton's preferred and maximal batch size N,
+  maximal queue delay the flush time). A batch that is flushed computes only the texts it has, as ours do: it is not
+  padded to N. N and the flush time are searched here, on such waves: `fixed_best_size`, `fixed_best_flush_ms`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import random
+import shutil
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from google.protobuf import text_format
 
 from benchmarks.clients import TritonLoad, closed_loop
 from benchmarks.reference import Reference
 from benchmarks.report import Figure, Report
+from benchmarks.wave import arrivals, highest_bearable, send_wave
 from contracts.stack import tidegate_home
+from tidegate.repository import read_config, shipped
 from tidegate.testing import running_stack
 
 NAME = "batching"
@@ -28,8 +47,39 @@ HEADLINE_TOKENS = 16
 NUM_CALLERS = 64
 SPECIAL_TOKENS = 2
 """[CLS] and [SEP] belong to a text's length."""
+DYNAMIC = "embed"
+FULL_BATCH = 32
+BOUND_IN_BATCHES = 3.0
 
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How long it takes: the whole at most 8 minutes, quick 2."""
+
+    runs: int
+    num_calls: int
+    sizes: tuple[int, ...]
+    flushes_ms: tuple[int, ...]
+    search_s: float
+    search_steps: int
+    wave_s: float
+    wave_steps: int
+
+
+WHOLE = Scale(3, 512, (8, 16, 32), (5, 15, 40), search_s=3.0, search_steps=4, wave_s=6.0, wave_steps=5)
+QUICK = Scale(1, 192, (16, 32), (5, 20), search_s=1.5, search_steps=3, wave_s=3.0, wave_steps=4)
+
+
+@dataclass(frozen=True)
+class FixedBatch:
+    size: int
+    flush_ms: int
+
+    @property
+    def name(self) -> str:
+        return f"fixed-{self.size}-{self.flush_ms}"
 
 
 @dataclass
@@ -46,6 +96,16 @@ class Rates:
         return [many / one for many, one in zip(self.many_callers, self.one_caller, strict=True)]
 
 
+@dataclass
+class Crests:
+    """Highest bearable rates at the crest, texts per second, a value per run."""
+
+    best: FixedBatch
+    bound_s: float
+    dynamic: list[float] = field(default_factory=list)
+    fixed: list[float] = field(default_factory=list)
+
+
 def text_of(num_tokens: int, index: int) -> str:
     """A text of exactly `num_tokens` tokens; single digits are one token each."""
     return " ".join(str((index + i) % 10) for i in range(num_tokens - SPECIAL_TOKENS))
@@ -56,39 +116,104 @@ async def rate(
 ) -> tuple[float, dict[int, int]]:
     """Texts per second, and how often Triton ran each batch size for them."""
     async with TritonLoad(address) as load:
-        before = await load.batch_sizes("embed")
+        before = await load.batch_sizes(DYNAMIC)
         started_s = time.monotonic()
-        await closed_loop(num_callers, num_calls, lambda i: load.embed("embed", [text_of(num_tokens, i)]))
+        await closed_loop(num_callers, num_calls, lambda i: load.embed(DYNAMIC, [text_of(num_tokens, i)]))
         seconds = time.monotonic() - started_s
-        after = await load.batch_sizes("embed")
+        after = await load.batch_sizes(DYNAMIC)
     counts = {size: count - before.get(size, 0) for size, count in sorted(after.items())}
     return num_calls / seconds, {size: count for size, count in counts.items() if count}
 
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
-    runs = 1 if quick else 5
-    num_calls = 256 if quick else 640
+    scale = QUICK if quick else WHOLE
+    candidates = [FixedBatch(*pair) for pair in itertools.product(scale.sizes, scale.flushes_ms)]
     rates = {length: Rates() for length in LENGTHS}
     folder = tidegate_home() / "models" / "all-minilm-l6-v2"
-    with Reference(folder) as reference, running_stack() as stack:
-        address = stack.stack.triton_grpc
+    with Reference(folder) as reference, serving(candidates) as address:
         asyncio.run(rate(address, NUM_CALLERS, 64, HEADLINE_TOKENS))
-        for index in range(runs):
+        for index in range(scale.runs):
             for length in LENGTHS:
-                progress(f"run {index + 1} of {runs}: texts of {length} tokens")
-                _measure(rates[length], reference, address, length, num_calls)
-    return Report(NAME, runs, _figures(rates)).to_dict()
+                progress(f"run {index + 1} of {scale.runs}: texts of {length} tokens")
+                _measure(rates[length], reference, address, length, scale.num_calls)
+        crests = _measure_waves(scale, candidates, reference, address, progress)
+    return Report(NAME, scale.runs, {**_figures(rates), **_wave_figures(crests)}).to_dict()
+
+
+@contextlib.contextmanager
+def serving(candidates: list[FixedBatch]) -> Iterator[str]:
+    """A stack with `embed` as it ships and a model for each candidate, all over one copy of the weights."""
+    with contextlib.ExitStack() as stack:
+        repository = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg-bench-")))
+        for candidate in candidates:
+            write_fixed(repository, candidate)
+        names = [DYNAMIC, *(candidate.name for candidate in candidates)]
+        options = itertools.chain.from_iterable(("--model", name) for name in names)
+        running = stack.enter_context(
+            running_stack("--repository", str(repository), "--no-gateway", "--spares", "embed=0", *options)
+        )
+        yield running.stack.triton_grpc
+
+
+def write_fixed(repository: Path, batch: FixedBatch) -> None:
+    """The shipped entry with fixed batching and a name of its own."""
+    entry = repository / batch.name
+    shutil.copytree(shipped() / DYNAMIC, entry, ignore=shutil.ignore_patterns("__pycache__"))
+    config = read_config(entry)
+    config.name = batch.name
+    config.max_batch_size = batch.size
+    config.dynamic_batching.preferred_batch_size[:] = [batch.size]
+    config.dynamic_batching.max_queue_delay_microseconds = 1000 * batch.flush_ms
+    config.instance_group[0].name = config.instance_group[0].host_policy = f"{batch.name}-0"
+    (entry / "config.pbtxt").write_text(text_format.MessageToString(config))
 
 
 def _measure(rates: Rates, reference: Reference, address: str, length: int, num_calls: int) -> None:
-    one, _ = asyncio.run(rate(address, 1, num_calls // 4, length))
+    one, _ = asyncio.run(rate(address, 1, num_calls // 8, length))
     many, sizes = asyncio.run(rate(address, NUM_CALLERS, num_calls, length))
-    bare = reference.ask("embed", texts=[text_of(length, i) for i in range(num_calls)], batch_size=32)
+    formed = [size for size, count in sizes.items() for _ in range(count)]
     rates.one_caller.append(one)
     rates.many_callers.append(many)
-    rates.bare_torch.append(bare["num_texts"] / bare["seconds"])
+    rates.bare_torch.append(_bare_rate(reference, length, formed))
     for size, count in sizes.items():
         rates.batch_sizes[size] = rates.batch_sizes.get(size, 0) + count
+
+
+def _bare_rate(reference: Reference, length: int, sizes: list[int]) -> float:
+    """Texts per second of torch alone in batches of these sizes."""
+    bare = reference.ask("embed", texts=[text_of(length, i) for i in range(sum(sizes))], batch_sizes=sizes)
+    return float(bare["num_texts"] / bare["seconds"])
+
+
+def _measure_waves(
+    scale: Scale, candidates: list[FixedBatch], reference: Reference, address: str, progress: Progress
+) -> Crests:
+    capacity = _bare_rate(reference, HEADLINE_TOKENS, [FULL_BATCH] * 8)
+    bound_s = BOUND_IN_BATCHES * FULL_BATCH / capacity
+
+    def crest(model: str, seconds: float, num_steps: int, seed: int) -> float:
+        progress(f"waves of {seconds:.0f} s on {model}, 99 % within {1000 * bound_s:.0f} ms")
+        rng = random.Random(seed)  # the same arrivals for both sides
+
+        def bears(per_s: float) -> bool:
+            times = arrivals(per_s, seconds, rng)
+            return asyncio.run(_wave(address, model, times, bound_s))
+
+        return highest_bearable(bears, 0.05 * capacity, 1.2 * capacity, num_steps)
+
+    found = {each: crest(each.name, scale.search_s, scale.search_steps, 0) for each in candidates}
+    crests = Crests(max(candidates, key=lambda each: found[each]), bound_s)
+    for index in range(scale.runs):
+        crests.dynamic.append(crest(DYNAMIC, scale.wave_s, scale.wave_steps, index + 1))
+        crests.fixed.append(crest(crests.best.name, scale.wave_s, scale.wave_steps, index + 1))
+    return crests
+
+
+async def _wave(address: str, model: str, times: list[float], bound_s: float) -> bool:
+    async with TritonLoad(address) as load:
+        await load.embed(model, [text_of(HEADLINE_TOKENS, 0)])  # the connection is no part of it
+        outcome = await send_wave(times, lambda i: load.embed(model, [text_of(HEADLINE_TOKENS, i)]), bound_s)
+    return outcome.has_held
 
 
 def _figures(rates: dict[int, Rates]) -> dict[str, Figure]:
@@ -108,3 +233,15 @@ def _figures(rates: dict[int, Rates]) -> dict[str, Figure]:
     for length, measured in rates.items():
         figures[f"batch64_over_batch1_{length}_tokens"] = Figure.of_runs(measured.gains, "ratio")
     return figures
+
+
+def _wave_figures(crests: Crests) -> dict[str, Figure]:
+    ratios = [dynamic / fixed for dynamic, fixed in zip(crests.dynamic, crests.fixed, strict=True)]
+    return {
+        "dynamic_over_fixed_throughput": Figure.of_runs(ratios, "ratio"),
+        "dynamic_crest_per_s": Figure.of_runs(crests.dynamic, "texts/s"),
+        "fixed_crest_per_s": Figure.of_runs(crests.fixed, "texts/s"),
+        "fixed_best_size": Figure(crests.best.size, "texts"),
+        "fixed_best_flush_ms": Figure(crests.best.flush_ms, "ms"),
+        "p99_bound_ms": Figure(1000 * crests.bound_s, "ms"),
+    }

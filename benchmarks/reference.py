@@ -6,6 +6,7 @@ between commands, so both sides of a bench can take turns on the same cores.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -190,10 +191,12 @@ class _Encoder:
         )
         self._runner.warm_up()
 
-    def embed(self, texts: list[str], batch_size: int) -> dict[str, Any]:
+    def embed(self, texts: list[str], batch_sizes: list[int]) -> dict[str, Any]:
+        """Batches of these sizes, which add up to the texts."""
+        remaining = iter(texts)
         started_s = time.perf_counter()
-        for first in range(0, len(texts), batch_size):
-            self._runner.embed(texts[first : first + batch_size])
+        for size in batch_sizes:
+            self._runner.embed(list(itertools.islice(remaining, size)))
         return {"seconds": time.perf_counter() - started_s, "num_texts": len(texts)}
 
 
