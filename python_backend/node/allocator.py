@@ -7,13 +7,15 @@ every extent, so a wrong or second free is refused, whatever the caller believes
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from collections.abc import Iterable
 
 from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInconsistent
 
 
 class Allocator:
-    """Extents of `total_bytes` bytes. Finding a hole is a binary search over the holes sorted by size."""
+    """Extents of `total_bytes` bytes. Finding a hole is a binary search over the sizes that there are, and the
+    lowest one of its size is taken."""
 
     def __init__(self, total_bytes: int) -> None:
         if total_bytes < 0:
@@ -23,7 +25,10 @@ class Allocator:
         self._extents: dict[int, int] = {}
         self._size_of_hole: dict[int, int] = {}
         self._hole_ending_at: dict[int, int] = {}
-        self._holes_by_size: list[tuple[int, int]] = []
+        self._sizes: list[int] = []
+        """Of the holes, each once, sorted."""
+        self._holes_of_size: dict[int, list[int]] = {}
+        """Their offsets, sorted."""
         if total_bytes:
             self._add_hole(0, total_bytes)
 
@@ -38,7 +43,7 @@ class Allocator:
     @property
     def largest_free_bytes(self) -> int:
         """Of one hole; an aligned request may find less room in it."""
-        return self._holes_by_size[-1][0] if self._holes_by_size else 0
+        return self._sizes[-1] if self._sizes else 0
 
     def alloc(self, nbytes: int, alignment: int = 1) -> int | None:
         """Offset of a new extent, a multiple of `alignment`, in the smallest hole it fits; None: no hole does.
@@ -47,12 +52,13 @@ class Allocator:
         """
         if nbytes <= 0 or alignment <= 0:
             raise ValueError(f"nbytes = {nbytes}, alignment = {alignment}, must both be positive")
-        for index in range(bisect_left(self._holes_by_size, (nbytes, 0)), len(self._holes_by_size)):
-            size, hole = self._holes_by_size[index]
-            offset = -(-hole // alignment) * alignment
-            if offset + nbytes <= hole + size:
-                self._carve(hole, size, offset, nbytes)
-                return offset
+        for index in range(bisect_left(self._sizes, nbytes), len(self._sizes)):
+            size = self._sizes[index]
+            for hole in self._holes_of_size[size]:
+                offset = -(-hole // alignment) * alignment
+                if offset + nbytes <= hole + size:
+                    self._carve(hole, size, offset, nbytes)
+                    return offset
         return None
 
     def free(self, offset: int) -> int:
@@ -89,8 +95,12 @@ class Allocator:
         """All that requests of exactly `alignment` bytes, so aligned, would get now."""
         return sum(
             max(0, (hole + size) // alignment * alignment - -(-hole // alignment) * alignment)
-            for size, hole in self._holes_by_size
+            for hole, size in self._size_of_hole.items()
         )
+
+    def holes(self) -> Iterator[tuple[int, int]]:
+        """Offset and size of each, in no order."""
+        return iter(self._size_of_hole.items())
 
     def size_of(self, offset: int) -> int | None:
         """Bytes of the extent that starts at `offset`; None: none does."""
@@ -101,7 +111,7 @@ class Allocator:
         return max(
             (
                 (hole + size) // alignment * alignment - -(-hole // alignment) * alignment
-                for size, hole in self._holes_by_size
+                for hole, size in self._size_of_hole.items()
             ),
             default=0,
         )
@@ -126,8 +136,9 @@ class Allocator:
                 f"extents hold {sum(self._extents.values())} bytes, the count says {self.leased_bytes}"
             )
         by_size = sorted((size, offset) for offset, size in self._size_of_hole.items())
+        indexed = [(size, offset) for size in self._sizes for offset in self._holes_of_size[size]]
         by_end = {offset + size: offset for offset, size in self._size_of_hole.items()}
-        if by_size != self._holes_by_size or by_end != self._hole_ending_at:
+        if by_size != indexed or by_end != self._hole_ending_at:
             raise PoolInconsistent(f"the indices over {len(by_size)} holes disagree")
 
     def _carve(self, hole: int, size: int, offset: int, nbytes: int) -> None:
@@ -142,16 +153,25 @@ class Allocator:
     def _add_hole(self, offset: int, size: int) -> None:
         self._size_of_hole[offset] = size
         self._hole_ending_at[offset + size] = offset
-        insort(self._holes_by_size, (size, offset))
+        holes = self._holes_of_size.get(size)
+        if holes is None:
+            insort(self._sizes, size)
+            self._holes_of_size[size] = [offset]
+        else:
+            insort(holes, offset)
 
     def _remove_hole(self, offset: int) -> None:
         size = self._size_of_hole.pop(offset)
         del self._hole_ending_at[offset + size]
-        del self._holes_by_size[bisect_left(self._holes_by_size, (size, offset))]
+        holes = self._holes_of_size[size]
+        if len(holes) == 1:
+            del self._holes_of_size[size], self._sizes[bisect_left(self._sizes, size)]
+        else:
+            del holes[bisect_left(holes, offset)]
 
     def no_extent_at(self, offset: int) -> ExtentUnknown | ExtentFreedTwice:
         """The error for an offset where no extent starts; it knows whether one may have been there."""
-        for size, hole in self._holes_by_size:
+        for hole, size in self._size_of_hole.items():
             if hole <= offset < hole + size:
                 return ExtentFreedTwice(
                     f"offset {offset} lies in a hole ({hole}, {size} bytes): freed before?"
