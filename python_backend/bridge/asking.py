@@ -133,9 +133,7 @@ class WorkerOfBatches(Generic[Answer]):
                     self._changed.notify_all()
 
     def _on_worker_lost(self) -> None:
-        self._fail_open(
-            WorkerUnavailable("the worker of this instance died; the next one takes new requests")
-        )
+        self._fail_open(WorkerUnavailable(self._attachment.why_lost))
 
     def _fail_open(self, reason: BridgeError) -> None:
         with self._changed:
