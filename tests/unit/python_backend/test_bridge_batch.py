@@ -41,6 +41,7 @@ class FakeAttachment:
     published: list = field(default_factory=list)
     arrived: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     refusal: Exception | None = None
+    why_lost: str = "the worker of this instance died; the next one takes new requests"
 
     def send(self, batch):
         if self.refusal is not None:
