@@ -26,7 +26,9 @@ from python_backend.messages import (
     SpawnWorker,
     TensorSpec,
 )
-from python_backend.worker import skeleton
+from python_backend.worker import cuda_binding, skeleton
+from python_backend.worker.cuda_binding import GpuWeights
+from python_backend.worker.cuda_memory import start_cuda
 from python_backend.worker.encoder import EncoderRunner
 from python_backend.worker.errors import ModelRefused
 from python_backend.worker.generating import load_tokenizer
@@ -51,16 +53,20 @@ class EmbedRole:
     max_context_tokens: int
     block_bytes: int = 0
     block_tokens: int = 0
+    gpu_weights: GpuWeights | None = None
+    """None: the device is the CPU, and the model has its weights."""
 
     @classmethod
     def of(cls, bind: BindModel, weights_fd: int) -> EmbedRole:
         """Raises ModelRefused."""
-        model = skeleton.build_skeleton(bind, weights_fd)
+        model, gpu_weights = cuda_binding.build(bind, weights_fd)
         limit = skeleton.max_context_tokens(model, bind.max_context_tokens)
-        return cls(bind, model, load_tokenizer(bind.config_dir), limit)
+        return cls(bind, model, load_tokenizer(bind.config_dir), limit, gpu_weights=gpu_weights)
 
     def run(self, spawn: SpawnWorker, control: PacketChannel[NodeToWorker], fds: list[int]) -> None:
         """Raises WorkerExit."""
+        if self.gpu_weights is not None:
+            self.gpu_weights.move_in(self.model, start_cuda(self.bind.device))
         runner = EncoderRunner(self.model, self.tokenizer, self.max_context_tokens)
         runner.warm_up()
 
@@ -82,6 +88,8 @@ class BatchRole:
     @classmethod
     def of(cls, bind: BindModel, weights_fd: int) -> BatchRole:
         """Built and run once in a child first, so that a broken module ends that. Raises ModelRefused."""
+        if cuda_binding.is_for_gpu(bind):
+            raise ModelRefused(f"{bind.model}: batch models run on the CPU; give them a node of their own")
         if bind.precision != "fp32":
             raise ModelRefused(
                 f"{bind.model}: precision {bind.precision!r} is for decoders; a batch model computes in what its"

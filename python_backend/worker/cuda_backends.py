@@ -68,9 +68,7 @@ def choose_backend(
         )
     if installed.has_paged_varlen:
         if installed.flash_version >= 3:
-            return Backend(
-                "varlen", FA3_PAGE_TOKENS, "FlashAttention 3 reads pages of any size; 64 is one tile"
-            )
+            return Backend("varlen", FA3_PAGE_TOKENS, "FlashAttention 3 reads any page; 64 is one tile", 3)
         return Backend("varlen", FA2_PAGE_TOKENS, "FlashAttention 2 wants pages of a multiple of 256 tokens")
     missing = f"torch {torch.__version__} has no varlen_attn with block_table (2.13 has)"
     return Backend("padded", BLOCK_TOKENS, missing)

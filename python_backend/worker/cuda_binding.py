@@ -10,22 +10,36 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from python_backend.messages import BindModel, TensorSpec
-from python_backend.worker.cuda_memory import GpuContext
-from python_backend.worker.skeleton import tensor_views
+from python_backend.worker.cuda_memory import GpuContext, refuse_cuda_before_fork
+from python_backend.worker.skeleton import build_skeleton, map_views, tensor_views
 
 CUDA_PREFIX = "cuda:"
 
 
 def is_for_gpu(bind: BindModel) -> bool:
     return bind.device.startswith(CUDA_PREFIX)
+
+
+def build(bind: BindModel, weights_fd: int) -> tuple[PreTrainedModel, GpuWeights | None]:
+    """The skeleton over the weights where the device is the CPU, else over stand-ins for those that come along.
+
+    Raises ModelRefused; RuntimeError when that has initialised CUDA.
+    """
+    if not is_for_gpu(bind):
+        return build_skeleton(bind, map_views(bind, weights_fd)), None
+    weights = GpuWeights(bind, weights_fd)
+    model = build_skeleton(bind, weights.stand_ins)
+    refuse_cuda_before_fork()
+    return model, weights
 
 
 def stand_in(spec: TensorSpec) -> Tensor:
@@ -38,17 +52,17 @@ class GpuWeights:
     """One model's weights, from bind to bound. Keeps a descriptor of them for the workers until it goes itself."""
 
     def __init__(self, bind: BindModel, weights_fd: int) -> None:
-        self._bind = bind
+        self.bind = bind
         self._fd = os.dup(weights_fd)
         weakref.finalize(self, os.close, self._fd)
         table = msgspec.json.decode(Path(bind.table_path).read_bytes(), type=dict[str, TensorSpec])
         self._table = table
-        self.stand_ins: Mapping[str, Tensor] = {name: stand_in(spec) for name, spec in table.items()}
+        self.stand_ins = {name: stand_in(spec) for name, spec in table.items()}
 
     def move_in(self, model: nn.Module, gpu: GpuContext) -> None:
         """Map the weights and put them into `model`, which was built over `stand_ins`; its other tensors (rope
         frequencies) follow. Raises CudaError."""
-        memory = gpu.open(self._fd, self._bind.weights_bytes, writable=False)
+        memory = gpu.open(self._fd, self.bind.weights_bytes, writable=False)
         views = tensor_views(memory.tensor, self._table)
         place = {_storage(standing): views[name] for name, standing in self.stand_ins.items()}
         moved: dict[int, Tensor] = {}

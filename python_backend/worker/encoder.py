@@ -54,7 +54,7 @@ class EncoderRunner:
             self._progress.begin(len(buckets), on_nearly_done)
         for bucket in buckets:
             rows = [accepted[i] for i in bucket]
-            vectors[rows] = self._forward([ids[row] for row in rows])
+            vectors[rows] = self._forward([ids[row] for row in rows]).to(vectors)
             if self._progress is not None:
                 self._progress.end_forward()
         return vectors, [len(tokens) for tokens in ids], errors
@@ -68,6 +68,8 @@ class EncoderRunner:
             padded[row, : len(tokens)] = torch.tensor(tokens)
             mask[row, : len(tokens)] = 1
         is_ragged = any(len(tokens) < longest for tokens in ids)
+        device = next(self._model.parameters()).device
+        padded, mask = padded.to(device), mask.to(device)
         hidden: Tensor = self._model(
             input_ids=padded, attention_mask=mask if is_ragged else None
         ).last_hidden_state

@@ -22,6 +22,8 @@ from typing import NoReturn
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# `torch.cuda.is_available()`, which libraries ask, must not initialise CUDA here: no child could use it then.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import torch
 

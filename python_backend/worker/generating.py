@@ -21,13 +21,15 @@ from python_backend.messages import (
     SpawnWorker,
     StepOutput,
 )
-from python_backend.worker import skeleton
-from python_backend.worker.blocks import BlockPool
+from python_backend.worker import cuda_binding, cuda_worker, skeleton
+from python_backend.worker.blocks import BlockPool, Memory
+from python_backend.worker.cuda_binding import GpuWeights
+from python_backend.worker.cuda_runner import CudaRunner
 from python_backend.worker.decoder import DecoderRunner
 from python_backend.worker.engine import Engine, EngineConfig
 from python_backend.worker.errors import RequestRefused
 from python_backend.worker.grammar import Grammars, GrammarVocabulary, read_vocabulary
-from python_backend.worker.kv import KV_DTYPES, KVLayout, view_arena
+from python_backend.worker.kv import KV_DTYPES, KVCache, KVLayout, view_arena
 from python_backend.worker.lessor import NodeLessor
 from python_backend.worker.mapping import KVMapping
 from python_backend.worker.prefix import PrefixIdentity
@@ -56,11 +58,14 @@ class GenerateRole:
     layout: KVLayout
     eos_token_ids: frozenset[int]
     grammar_vocabulary: GrammarVocabulary | None
+    gpu_weights: GpuWeights | None = None
+    """None: the device is the CPU, and the model has its weights."""
 
     @classmethod
     def of(cls, bind: BindModel, weights_fd: int) -> GenerateRole:
         """Raises ModelRefused."""
-        model = skeleton.build_skeleton(bind, weights_fd)
+        model, gpu_weights = cuda_binding.build(bind, weights_fd)
+        layout = KVLayout.of(model, KV_DTYPES[bind.kv_precision])
         tokenizer = load_tokenizer(bind.config_dir)
         eos_token_ids = skeleton.eos_token_ids(bind.config_dir)
         return cls(
@@ -68,9 +73,10 @@ class GenerateRole:
             model=model,
             tokenizer=tokenizer,
             max_context_tokens=skeleton.max_context_tokens(model, bind.max_context_tokens),
-            layout=KVLayout.of(model, KV_DTYPES[bind.kv_precision]),
+            layout=layout if gpu_weights is None else cuda_worker.gpu_layout(bind, layout),
             eos_token_ids=eos_token_ids,
             grammar_vocabulary=read_vocabulary(tokenizer, model.config.vocab_size, eos_token_ids),
+            gpu_weights=gpu_weights,
         )
 
     @property
@@ -83,9 +89,7 @@ class GenerateRole:
 
     def run(self, spawn: SpawnWorker, control: PacketChannel[NodeToWorker], fds: list[int]) -> None:
         """`fds`: the KV memfd. Raises WorkerExit."""
-        memory = KVMapping(fds[0], spawn.kv_total_bytes, self.layout.block_bytes)
-        cache = view_arena(memory.raw, self.layout)
-        runner = DecoderRunner(self.model, cache)
+        memory, cache, runner = self._start(fds[0], spawn.kv_total_bytes)
         runner.warm_up()
         attachment = wait_for_attachment(control)
         attachment.beat_in(self.model)
@@ -110,6 +114,14 @@ class GenerateRole:
             serve_generate(engine, attachment, control, lessor)
         except PeerLost:
             raise WorkerExit("the node went while it was asked for blocks") from None
+
+    def _start(self, kv_fd: int, kv_bytes: int) -> tuple[Memory, KVCache, DecoderRunner | CudaRunner]:
+        if self.gpu_weights is not None:
+            kv = kv_fd, kv_bytes
+            return cuda_worker.start(self.gpu_weights, self.model, self.layout, kv, self.max_context_tokens)
+        mapping = KVMapping(kv_fd, kv_bytes, self.layout.block_bytes)
+        cache = view_arena(mapping.raw, self.layout)
+        return mapping, cache, DecoderRunner(self.model, cache)
 
     def _identity(self) -> PrefixIdentity:
         bind = self.bind

@@ -44,10 +44,14 @@ def tensor_views(raw: Tensor, table: dict[str, TensorSpec]) -> dict[str, Tensor]
     return views
 
 
-def build_skeleton(bind: BindModel, weights_fd: int) -> PreTrainedModel:
-    """The model of `bind.config_dir` over the weights in `weights_fd`. Raises ModelRefused."""
+def map_views(bind: BindModel, weights_fd: int) -> dict[str, Tensor]:
+    """The weights in the memfd, by name."""
     table = msgspec.json.decode(Path(bind.table_path).read_bytes(), type=dict[str, TensorSpec])
-    views = tensor_views(map_weights(weights_fd, bind.weights_bytes), table)
+    return tensor_views(map_weights(weights_fd, bind.weights_bytes), table)
+
+
+def build_skeleton(bind: BindModel, views: dict[str, Tensor]) -> PreTrainedModel:
+    """The model of `bind.config_dir` over its weights (or a GPU's stand-ins for them). Raises ModelRefused."""
     try:
         config = AutoConfig.from_pretrained(bind.config_dir, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError) as exc:
@@ -158,7 +162,7 @@ def _num_reserved_positions(model: PreTrainedModel) -> int:
 
 def max_context_tokens(model: PreTrainedModel, wanted: int) -> int:
     """The model's own limit, or a smaller wanted one (0: no wish)."""
-    own = _longest_context(model.config.get_text_config())
+    own = _longest_context(model.config.get_text_config()) - _num_reserved_positions(model)
     return min(own, wanted) if wanted else own
 
 
