@@ -158,6 +158,11 @@ def _from_program(path: Path) -> NamedModule:
         isinstance(name, str) for name in names
     ):
         raise ModelRefused(f"{path}: the program takes nested inputs; export it with tensors only")
+    if fixed := _inputs_of_fixed_batch(program):
+        raise ModelRefused(
+            f"{path}: {', '.join(fixed)} has a fixed batch size; export it with dynamic_shapes, dimension 0 a"
+            " torch.export.Dim"
+        )
     positional, keywords = names[: args_spec.num_children], list(kwargs_spec.context or [])
     module = program.module()
 
@@ -170,6 +175,14 @@ def _from_program(path: Path) -> NamedModule:
         example = {**dict(zip(positional, args, strict=True)), **kwargs}
     every = frozenset([*positional, *keywords])
     return NamedModule(module, every, every, takes_any=False, call=call, example=example)
+
+
+def _inputs_of_fixed_batch(program: torch.export.ExportedProgram) -> list[str]:
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    shapes = {name: nodes[name].meta["val"].shape for name in program.graph_signature.user_inputs}
+    return [
+        f"{name} {list(shape)}" for name, shape in shapes.items() if not shape or isinstance(shape[0], int)
+    ]
 
 
 def _tied(module: nn.Module) -> list[list[str]]:

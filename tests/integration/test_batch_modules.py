@@ -173,6 +173,17 @@ def test_an_exported_program_is_called_by_name_over_the_nodes_weights(folder, sc
     assert to_tensor(difference).tolist() == [[3.0] * 3] * 5
 
 
+def test_a_program_of_one_batch_size_is_refused(folder):
+    """Triton's batches have every size; a guard would fail each other one."""
+    program = torch.export.export(TwoInputs(), (torch.ones(2, 3), torch.ones(2, 3)))
+    torch.export.save(program, folder / "model.pt2")
+    with (
+        pytest.raises(ModelRefused, match=r"left \[2, 3\], right \[2, 3\] has a fixed batch size"),
+        bound(folder),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("code", BROKEN)
 def test_a_broken_factory_is_a_refusal(folder, code):
     """With its reason; this process, as the fork server would, lives on."""
