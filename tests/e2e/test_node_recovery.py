@@ -67,6 +67,9 @@ async def lose_node(
         hit_s = time.monotonic()
         os.kill(read_stack(running.run_dir).pids["node"], signal_number)
         ended = await asyncio.gather(*streams)
+        if signal_number == signal.SIGKILL:
+            problems = (await asyncio.to_thread(gather, read_stack(running.run_dir))).problems
+            assert any(problem.startswith("node (pid ") for problem in problems), problems
         return ended, await ask_until_served(load), hit_s
 
 
