@@ -44,7 +44,8 @@ class NodeLessor:
         self.unread: deque[tuple[NodeToWorker, list[int]]] = deque()
 
     def lease(self, num_blocks: int, tenant: str) -> range | int:
-        answer = self._ask(LeaseBlocks(num_blocks, tenant), (ExtentLeased, PoolExhausted))
+        kinds: tuple[type[ExtentLeased | PoolExhausted], ...] = (ExtentLeased, PoolExhausted)
+        answer = self._ask(LeaseBlocks(num_blocks, tenant), kinds)
         if isinstance(answer, ExtentLeased):
             return range(answer.first_block, answer.first_block + answer.num_blocks)
         return answer.obtainable_blocks
