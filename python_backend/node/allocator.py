@@ -7,8 +7,6 @@ every extent, so a wrong or second free is refused, whatever the caller believes
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from collections.abc import Iterable
 
 from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInconsistent
 
@@ -36,9 +34,9 @@ class Allocator:
     def free_bytes(self) -> int:
         return self.total_bytes - self.leased_bytes
 
-    def offsets(self) -> Iterable[int]:
-        """Where extents start."""
-        return self._extents
+    @property
+    def num_extents(self) -> int:
+        return len(self._extents)
 
     @property
     def largest_free_bytes(self) -> int:
@@ -97,10 +95,6 @@ class Allocator:
             max(0, (hole + size) // alignment * alignment - -(-hole // alignment) * alignment)
             for hole, size in self._size_of_hole.items()
         )
-
-    def holes(self) -> Iterator[tuple[int, int]]:
-        """Offset and size of each, in no order."""
-        return iter(self._size_of_hole.items())
 
     def size_of(self, offset: int) -> int | None:
         """Bytes of the extent that starts at `offset`; None: none does."""

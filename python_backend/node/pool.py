@@ -11,14 +11,12 @@ from bisect import bisect_right, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInconsistent, ReferenceUnknown
 from python_backend.node.prefix import PrefixIndex, PublishedBlock
 from python_backend.node.quota import Allowance, ModelQuota, allowance
 from python_backend.node.regions import Regions
 
-EVICTION_CANDIDATES = 256
 FOREIGN_REGIONS = 4
 
 
@@ -214,7 +212,7 @@ class Pool:
         for offset in self._cut_out(owner, start, end):
             self._let_go(owner, offset)
         self._now += 1
-        books.prefixes.publish(owner, PublishedBlock(start, digest, tokens, tenant), self._now)
+        books.prefixes.publish(owner, PublishedBlock(start, digest, tokens, tenant, self._regions.start_of_region(start)), self._now)
         return True
 
     def drop(self, owner: int, model: str, blocks: Sequence[int]) -> None:
@@ -328,7 +326,7 @@ class Pool:
 
     def _alloc(self, model: str, books: _Model, nbytes: int) -> int | None:
         offset = self._regions.alloc(model, nbytes, books.block_bytes)
-        if self._regions.usable_bytes(model, books.block_bytes) >= nbytes:
+        if offset is not None or self._regions.usable_bytes(model, books.block_bytes) >= nbytes:
             return offset  # enough is free, though in pieces: nothing is evicted before that is used
         # Scattered blocks of its own make no run: as many as were wanted, and no more. Another model's region may
         # lie so that nothing aligned fits: then the next one.
@@ -357,21 +355,17 @@ class Pool:
     def _oldest_foreign_region(
         self, model: str, older_than: int | None
     ) -> tuple[_Model, list[PublishedBlock]] | None:
-        """Another model's region in which everything is cached and was last used before `older_than`. Only the
-        regions of each model's oldest blocks are looked at: a lease must not take as long as the cache is large."""
+        """Another model's region in which everything is cached and was last used before `older_than`."""
         best: tuple[int, _Model, list[PublishedBlock]] | None = None
         for name, books in self._models.items():
             if name == model:
                 continue
-            oldest = islice(books.prefixes.cached(), EVICTION_CANDIDATES)
-            for region in dict.fromkeys(self._regions.start_of_region(block.offset) for block in oldest):
-                blocks = [books.prefixes.cached_at(offset) for offset in self._regions.extents_of(region)]
-                if None in blocks:
+            for region, cached in books.prefixes.cached_by_region():
+                if len(cached) < self._regions.num_extents(region):
                     continue
-                evictable = [block for block in blocks if block is not None]
-                last_used = max(block.last_used for block in evictable)
+                last_used = next(reversed(cached.values())).last_used
                 if (older_than is None or last_used < older_than) and (best is None or last_used < best[0]):
-                    best = (last_used, books, evictable)
+                    best = (last_used, books, list(cached.values()))
         return None if best is None else best[1:]
 
     def _evict(self, books: _Model, block: PublishedBlock) -> None:

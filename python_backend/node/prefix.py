@@ -22,6 +22,8 @@ class PublishedBlock:
     digest: bytes
     tokens: bytes
     tenant: str
+    region: int
+    """Where it lies: blocks of one region leave a whole region when all of them are evicted."""
     num_references: int = 0
     last_used: int = 0
     """The index's own count of uses, not a clock."""
@@ -35,6 +37,8 @@ class PrefixIndex:
         self._by_offset: dict[int, PublishedBlock] = {}
         self._held: dict[int, Counter[int]] = {}
         self._cached: OrderedDict[int, PublishedBlock] = OrderedDict()
+        """By offset, least recently used first; and the same once more for each region."""
+        self._cached_in: dict[int, OrderedDict[int, PublishedBlock]] = {}
         self._read_by_tenant: Counter[str] = Counter()
         self._published_by_tenant: Counter[str] = Counter()
         self.lookup_blocks = 0
@@ -123,9 +127,9 @@ class PrefixIndex:
         """All that could be evicted, least recently used first."""
         return self._cached.values()
 
-    def cached_at(self, offset: int) -> PublishedBlock | None:
-        """The cached block there; None: none is, or it is being read."""
-        return self._cached.get(offset)
+    def cached_by_region(self) -> Iterable[tuple[int, OrderedDict[int, PublishedBlock]]]:
+        """Every region that has any, with its cached blocks, least recently used first."""
+        return self._cached_in.items()
 
     def blocks(self) -> Iterable[PublishedBlock]:
         return self._by_offset.values()
@@ -134,7 +138,8 @@ class PrefixIndex:
         """Forget a cached block; its bytes are the caller's to free. Raises PoolInconsistent if it is read."""
         if offset not in self._cached:
             raise PoolInconsistent(f"the block at {offset} is evicted, but it is not cached")
-        block = self._cached.pop(offset)
+        block = self._cached[offset]
+        self._uncache(block)
         del self._by_offset[offset]
         del self._by_digest[block.digest]
         self._published_by_tenant[block.tenant] -= 1
@@ -151,6 +156,8 @@ class PrefixIndex:
                 )
             if (offset in self._cached) != (block.num_references == 0):
                 raise PoolInconsistent(f"block at {offset}: cached and read at once, or neither")
+        if sum(map(len, self._cached_in.values())) != len(self._cached):
+            raise PoolInconsistent(f"{len(self._cached)} blocks are cached, their regions know others")
         if len(self._by_digest) != len(self._by_offset) or set(counted) - set(self._by_offset):
             raise PoolInconsistent("the prefix index names blocks that are not there")
 
@@ -160,11 +167,20 @@ class PrefixIndex:
             self._read_by_tenant[block.tenant] += 1
         block.num_references += 1
         block.last_used = now
-        self._cached.pop(block.offset, None)
+        if block.offset in self._cached:
+            self._uncache(block)
 
     def _dereference(self, block: PublishedBlock, count: int, now: int) -> None:
         block.num_references -= count
         block.last_used = now
         if not block.num_references:
             self._cached[block.offset] = block
+            self._cached_in.setdefault(block.region, OrderedDict())[block.offset] = block
             self._read_by_tenant[block.tenant] -= 1
+
+    def _uncache(self, block: PublishedBlock) -> None:
+        del self._cached[block.offset]
+        in_region = self._cached_in[block.region]
+        del in_region[block.offset]
+        if not in_region:
+            del self._cached_in[block.region]

@@ -99,10 +99,8 @@ class Regions:
         """Which region an extent lies in, by the region's own offset. Raises ExtentUnknown."""
         return self._region_at(offset).offset
 
-    def extents_of(self, region_offset: int) -> list[int]:
-        """Offsets of the extents in one region."""
-        region = self._by_offset[region_offset]
-        return [region.offset + inner for inner in region.inner.offsets()]
+    def num_extents(self, region_offset: int) -> int:
+        return self._by_offset[region_offset].inner.num_extents
 
     def largest_aligned_bytes(self, model: str, alignment: int) -> int:
         """The largest multiple of `alignment` that `alloc` would grant this model now."""
