@@ -409,8 +409,5 @@ def test_bench_prints_one_object_as_the_last_line(monkeypatch, capsys):
 def test_bench_list_names_all(capsys):
     """With a line each."""
     cli.run(["bench", "list"])
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        "generate",
-        "batching",
-        "scaleout",
-    ]
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == ["generate", "batching", "scaleout", "pool", "prefix", "memory"]
