@@ -14,6 +14,7 @@ too little gain for the private operator that they need.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +23,13 @@ from torch import Tensor
 
 from python_backend.worker.kv import KVCache
 from python_backend.worker.layer_attention import LayerAttention, attention_of
-from python_backend.worker.scheduler import Scheduled
 
-_BUCKET_RATIO = 2
-"""Decodes are padded to the longest of their bucket, which holds none shorter than longest / ratio."""
+if TYPE_CHECKING:  # as in `attention`
+    from python_backend.worker.scheduler import Scheduled
+
+_BUCKET_RATIO = 1.5
+"""Decodes are padded to the longest of their bucket, which holds none shorter than longest / ratio. Milliseconds a
+layer with 64 lengths from 30 to 1200 at 1.25 / 1.5 / 2 / 3: 10.0 / 9.4 / 10.3 / 31.9; with 16: 2.1 / 2.1 / 2.4 / 2.4."""
 _BUCKET_MIN_TOKENS = 64
 """Below this length padding is cheaper than another kernel call."""
 
@@ -155,7 +159,7 @@ def _buckets(decodes: list[tuple[int, Scheduled]], window: int | None) -> list[l
         length = len(_reached(entry, window))
         if not buckets or length < limit:
             buckets.append([])
-            limit = length // _BUCKET_RATIO if length > _BUCKET_MIN_TOKENS else 0
+            limit = int(length / _BUCKET_RATIO) if length > _BUCKET_MIN_TOKENS else 0
         buckets[-1].append((row, entry))
     return buckets
 

@@ -53,7 +53,7 @@ class QuantizedLinear(nn.Module):
     def _by_tiles(self, rows: Tensor) -> Tensor:
         """[tokens, in] -> [tokens, out], in the type of `rows`."""
         tile = max(1, _TILE_ELEMENTS // self.in_features)
-        parts = [F.linear(rows, weight.to(rows.dtype)) for weight in self.weight.split(tile)]
+        parts = [F.linear(rows, weight.to(rows.dtype)) for weight in torch.split(self.weight, tile)]
         out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return out * self.weight_scale.to(rows.dtype)
 
