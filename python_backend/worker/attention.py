@@ -8,7 +8,7 @@ models build no mask: causality is the plan's to keep. One plan per kind of devi
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,9 @@ from python_backend.worker.families import check_arguments
 from python_backend.worker.forward_context import forward_context
 from python_backend.worker.kv import KVCache
 from python_backend.worker.layer_attention import LayerAttention
-from python_backend.worker.scheduler import Scheduled
+
+if TYPE_CHECKING:  # what plans need of it is duck-typed: the GPU checks run where msgspec is not installed
+    from python_backend.worker.scheduler import Scheduled
 
 ATTENTION_NAME = "tidegate_blocks"
 

@@ -4,23 +4,23 @@ and types alone, since the fork server must say the block size; the worker prove
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from contracts.stack import KVPrecision, Precision
 from python_backend.worker.kv import BLOCK_TOKENS
 
-BackendName = Literal["varlen", "flashinfer", "padded"]
+if TYPE_CHECKING:  # the GPU checks run where msgspec is not installed
+    from contracts.stack import KVPrecision, Precision
+
+BackendName = Literal["varlen", "padded"]
 WISH_VARIABLE = "TIDEGATE_CUDA_ATTENTION"
 FA2_PAGE_TOKENS = 256
 """FlashAttention 2 takes pages of a multiple of 256 tokens only (its check in mha_varlen_fwd)."""
 FA3_PAGE_TOKENS = 64
-FLASHINFER_PAGE_TOKENS = 16
 MAX_FLASH_HEAD_DIM = 256
 
 
@@ -37,14 +37,12 @@ class Installed:
     """What this process could use. `flash_version`: 3 when torch was given FlashAttention 3, else 2."""
 
     has_paged_varlen: bool
-    has_flashinfer: bool
     flash_version: int = 2
 
     @classmethod
     def look(cls) -> Installed:
         return cls(
             has_paged_varlen=_has_paged_varlen(),
-            has_flashinfer=importlib.util.find_spec("flashinfer") is not None,
             flash_version=_flash_version(),
         )
 
@@ -56,16 +54,11 @@ def choose_backend(
     installed: Installed,
     environ: Mapping[str, str],
 ) -> Backend:
-    """The wish in TIDEGATE_CUDA_ATTENTION holds where it can; the reason says why it did not."""
-    wish = environ.get(WISH_VARIABLE, "")
+    """TIDEGATE_CUDA_ATTENTION=padded forces that, to tell a kernel's fault from ours."""
     if refusal := _no_flash(precision, kv_precision, head_dim):
         return Backend("padded", BLOCK_TOKENS, refusal)
-    if wish == "padded":
+    if environ.get(WISH_VARIABLE) == "padded":
         return Backend("padded", BLOCK_TOKENS, f"{WISH_VARIABLE}=padded")
-    if wish == "flashinfer" and installed.has_flashinfer:
-        return Backend(
-            "flashinfer", FLASHINFER_PAGE_TOKENS, "flashinfer reads pages of any size: the smallest"
-        )
     if installed.has_paged_varlen:
         if installed.flash_version >= 3:
             return Backend("varlen", FA3_PAGE_TOKENS, "FlashAttention 3 reads any page; 64 is one tile", 3)

@@ -7,7 +7,10 @@ WorkerError
 
 from __future__ import annotations
 
-from python_backend.messages import ErrorCode
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from python_backend.messages import ErrorCode
 
 
 class WorkerError(Exception):

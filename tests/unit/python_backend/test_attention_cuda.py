@@ -193,7 +193,7 @@ def test_staged_arrays_keep_shapes_and_values() -> None:
 # --- which backend ---
 
 
-FULL = Installed(has_paged_varlen=True, has_flashinfer=False)
+FULL = Installed(has_paged_varlen=True)
 
 
 def test_flash_pages_are_large_and_others_small() -> None:
@@ -201,7 +201,7 @@ def test_flash_pages_are_large_and_others_small() -> None:
     assert choose_backend("bf16", "bf16", 64, FULL, {}).block_tokens == 256
     newer = choose_backend("bf16", "bf16", 64, replace(FULL, flash_version=3), {})
     assert (newer.block_tokens, newer.flash_version) == (64, 3)
-    none = choose_backend("bf16", "bf16", 64, Installed(False, False), {})
+    none = choose_backend("bf16", "bf16", 64, Installed(has_paged_varlen=False), {})
     assert (none.name, none.block_tokens) == ("padded", 16)
     assert "no varlen_attn with block_table" in none.reason
 
