@@ -49,6 +49,8 @@ class PoolPage(msgspec.Struct, frozen=True):
     free_bytes: int
     largest_free_bytes: int
     high_water_bytes: int
+    num_failed_checks: int
+    """How often the node's books did not add up: 0."""
     models: list[ModelPage]
 
 

@@ -12,13 +12,14 @@ from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInco
 
 
 class Allocator:
-    """Extents of `total_bytes` bytes. Finding a hole is a binary search over the sizes that there are, and the
+    """Extents of `total_bytes` bytes from `first_byte` on. Finding a hole is a binary search over the sizes that there are, and the
     lowest one of its size is taken."""
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_bytes: int, first_byte: int = 0) -> None:
         if total_bytes < 0:
             raise ValueError(f"total_bytes = {total_bytes}, must not be negative")
         self.total_bytes = total_bytes
+        self.first_byte = first_byte
         self.leased_bytes = 0
         self._extents: dict[int, int] = {}
         self._size_of_hole: dict[int, int] = {}
@@ -28,7 +29,7 @@ class Allocator:
         self._holes_of_size: dict[int, list[int]] = {}
         """Their offsets, sorted."""
         if total_bytes:
-            self._add_hole(0, total_bytes)
+            self._add_hole(first_byte, total_bytes)
 
     @property
     def free_bytes(self) -> int:
@@ -114,7 +115,7 @@ class Allocator:
         """Raise PoolInconsistent unless holes and extents tile the range and every index agrees."""
         pieces = [(offset, size, "extent") for offset, size in self._extents.items()]
         pieces += [(offset, size, "hole") for offset, size in self._size_of_hole.items()]
-        end, previous = 0, ""
+        end, previous = self.first_byte, ""
         for offset, size, kind in sorted(pieces):
             if offset != end or size <= 0:
                 raise PoolInconsistent(
@@ -123,8 +124,10 @@ class Allocator:
             if kind == previous == "hole":
                 raise PoolInconsistent(f"two holes meet at {offset} and were not merged")
             end, previous = offset + size, kind
-        if end != self.total_bytes:
-            raise PoolInconsistent(f"the pieces end at {end} of {self.total_bytes} bytes")
+        if end != self.first_byte + self.total_bytes:
+            raise PoolInconsistent(
+                f"the pieces end at {end}, {self.total_bytes} bytes from {self.first_byte}"
+            )
         if sum(self._extents.values()) != self.leased_bytes:
             raise PoolInconsistent(
                 f"extents hold {sum(self._extents.values())} bytes, the count says {self.leased_bytes}"

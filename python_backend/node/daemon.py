@@ -195,11 +195,15 @@ class Daemon:
         raise await self._fork_server.wait_lost()
 
     async def _publish_stats(self) -> None:
-        """For whoever samples: a page that costs its readers no call."""
+        """For whoever samples: a page that costs its readers no call. The pool is tidied first, when it changed."""
         writer = StatsWriter(self._run_dir / STATS_NAME)
         pool = self._broker.desk.pool
+        num_changes = -1
         try:
             while True:
+                if pool.num_changes != num_changes:
+                    pool.tidy()
+                    num_changes = pool.num_changes
                 page = page_of(pool, list(self._broker.bound), time.time())
                 writer.write(page)
                 held_bytes = page.leased_bytes + page.published_bytes - page.cached_bytes
@@ -215,13 +219,26 @@ class Daemon:
             self._broker.kill_hung(watch)
 
     async def _check_forever(self) -> None:
-        """A broken book is logged, not fatal: what serves goes on serving."""
+        """When nothing has happened for a while. A broken book is logged, not fatal: what serves goes on serving."""
+        pool = self._broker.desk.pool
+        num_checked = num_changes = -1
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
-            try:
-                self._broker.desk.pool.check()
-            except PoolInconsistent:
-                logger.exception("the pool's books do not add up")
+            is_idle, num_changes = pool.num_changes == num_changes, pool.num_changes
+            if is_idle and num_checked != num_changes and await self._check_books(pool):
+                num_checked = num_changes
+
+    async def _check_books(self, pool: Pool) -> bool:
+        """False: it was broken off, the pool is in use again."""
+        num_changes = pool.num_changes
+        try:
+            for _ in pool.check_in_steps():
+                await asyncio.sleep(0)
+                if pool.num_changes != num_changes:
+                    return False
+        except PoolInconsistent:
+            logger.exception("the pool's books do not add up")
+        return True
 
 
 def open_arena(device: str) -> Arena:

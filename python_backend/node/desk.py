@@ -111,7 +111,7 @@ class LeaseDesk:
         refused = self._try_lease(worker, wanted)
         if refused is None:
             return
-        if others := self._others(worker):
+        if not refused.is_in_pieces and (others := self._others(worker)):
             # Whatever the rule: floors and ceilings, too, count what idle workers hold.
             self._ask_back(worker, wanted, others)
             return

@@ -17,7 +17,14 @@ from python_backend.node.prefix import PrefixIndex, PublishedBlock
 from python_backend.node.quota import Allowance, ModelQuota, allowance
 from python_backend.node.regions import Regions
 
+CHECKED_A_STEP = 1024
 FOREIGN_REGIONS = 4
+MAX_STUCK_SHARE = 0.08
+"""Of the free bytes, what a model may be unable to use before `tidy` evicts; a little below the tenth that is the aim."""
+MAX_HELD_SHARE = 0.25
+"""Of a region that `tidy` empties: between more held blocks than this lie no holes worth it."""
+STUCK_FLOOR_SHARE = 1 / 32
+"""Of the arena: with less free than this, what is stuck is measured against this."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,8 @@ class Refused:
     reason: str
     obtainable_blocks: int = 0
     """What smaller requests would get together, at most: what the rules leave."""
+    is_in_pieces: bool = False
+    """As much as was wanted is free, in smaller extents."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,8 @@ class PoolStats:
     largest_free_bytes: int
     high_water_bytes: int
     """Most bytes ever held (leased or read) at once since the node started."""
+    num_failed_checks: int
+    """How often the books did not add up."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +121,16 @@ class Pool:
         self._holdings: defaultdict[int, _Holdings] = defaultdict(_Holdings)
         self._now = 0
         self._high_water_bytes = 0
+        self._num_failed_checks = 0
 
     @property
     def total_bytes(self) -> int:
         return self._regions.total_bytes
+
+    @property
+    def num_changes(self) -> int:
+        """Who sees the same number twice has missed nothing."""
+        return self._now
 
     def add_model(self, model: str, block_bytes: int, quota: ModelQuota) -> None:
         """Harmless when repeated with the same values."""
@@ -135,6 +152,7 @@ class Pool:
 
     def lease(self, owner: int, model: str, tenant: str, num_blocks: int) -> int | Refused:
         """The first of `num_blocks` consecutive blocks. Evicts cached blocks, at most as many as are wanted."""
+        self._now += 1
         books = self._models[model]
         nbytes = num_blocks * books.block_bytes
         limit = self._allowance(model, tenant)
@@ -152,6 +170,7 @@ class Pool:
                 largest // books.block_bytes,
                 f"no run of {num_blocks} blocks is free",
                 limit.nbytes // books.block_bytes,
+                is_in_pieces=self.usable_bytes(model) >= nbytes,
             )
         self._hold(owner, offset, _Lease(model, tenant, nbytes))
         self._note_high_water()
@@ -165,6 +184,7 @@ class Pool:
         if num_blocks <= 0:
             raise ExtentUnknown(f"owner {owner} releases {num_blocks} blocks")
         self._check_held(owner, start, end)
+        self._now += 1
         for offset in self._cut_out(owner, start, end):
             self._let_go(owner, offset)
             self._regions.free(offset)
@@ -212,7 +232,11 @@ class Pool:
         for offset in self._cut_out(owner, start, end):
             self._let_go(owner, offset)
         self._now += 1
-        books.prefixes.publish(owner, PublishedBlock(start, digest, tokens, tenant, self._regions.start_of_region(start)), self._now)
+        books.prefixes.publish(
+            owner,
+            PublishedBlock(start, digest, tokens, tenant, self._regions.start_of_region(start)),
+            self._now,
+        )
         return True
 
     def drop(self, owner: int, model: str, blocks: Sequence[int]) -> None:
@@ -221,6 +245,21 @@ class Pool:
         self._now += 1
         books.prefixes.drop(owner, [block * books.block_bytes for block in blocks], self._now)
         self._trim_cache(books)
+
+    def tidy(self) -> int:
+        """Evict cached blocks, region by region, until each model can use nearly all that is free; the blocks.
+
+        A hole between cached blocks is of use to their model alone. The regions with the most holes go first: they
+        give the most room for the fewest blocks.
+        """
+        num_evicted = 0
+        self._now += 1
+        while self._is_stuck() and (victims := self._emptiest_region(MAX_HELD_SHARE)):
+            books, blocks = victims
+            for block in blocks:
+                self._evict(books, block)
+            num_evicted += len(blocks)
+        return num_evicted
 
     # --- what others ask ---
 
@@ -239,6 +278,7 @@ class Pool:
             free_bytes=self.total_bytes - used,
             largest_free_bytes=self._regions.largest_free_bytes,
             high_water_bytes=self._high_water_bytes,
+            num_failed_checks=self._num_failed_checks,
         )
 
     def model_stats(self, model: str) -> ModelStats | None:
@@ -284,23 +324,50 @@ class Pool:
 
     def check(self) -> None:
         """Raises PoolInconsistent unless free + leased + published == total and every byte has one owner."""
-        self._regions.check()
-        for books in self._models.values():
-            books.prefixes.check()
-        end = used = 0
+        for _ in self.check_in_steps():
+            pass
+
+    def check_in_steps(self) -> Iterator[None]:
+        """The same, a few milliseconds a step. Whoever lets anything change between two steps has to begin anew."""
+        try:
+            yield from self._regions.check_in_steps()
+            for books in self._models.values():
+                books.prefixes.check()
+                yield
+            yield from self._check_owners()
+        except PoolInconsistent:
+            self._num_failed_checks += 1
+            raise
+
+    def _check_owners(self) -> Iterator[None]:
+        """Each extent that the arena gave is one lease's or one published block's, and the counts are right."""
+        owned: dict[int, int] = {}
         leased: Counter[str] = Counter()
-        for piece in self.extents():
-            if piece.offset < end or self._regions.size_of(piece.offset) != piece.nbytes:
-                raise PoolInconsistent(f"the books' {piece} is not what the arena gave")
-            end, used = piece.offset + piece.nbytes, used + piece.nbytes
-            leased[piece.model] += piece.nbytes if piece.state == "leased" else 0
-        if used != self._regions.used_bytes:
-            raise PoolInconsistent(f"{used} bytes have owners, the arena gave {self._regions.used_bytes}")
+        for model, offset, nbytes, is_leased in self._owned():
+            if offset in owned or self._regions.size_of(offset) != nbytes:
+                raise PoolInconsistent(f"{model} has {nbytes} bytes at {offset}, the arena gave otherwise")
+            owned[offset] = nbytes
+            leased[model] += nbytes if is_leased else 0
+            if len(owned) % CHECKED_A_STEP == 0:
+                yield
+        if sum(owned.values()) != self._regions.used_bytes:
+            raise PoolInconsistent(
+                f"{sum(owned.values())} bytes have owners, the arena gave {self._regions.used_bytes}"
+            )
         for model, books in self._models.items():
             if books.leased_bytes != leased[model] or sum(books.leased_by_tenant.values()) != leased[model]:
                 raise PoolInconsistent(
                     f"{model}: {leased[model]} bytes on lease, its count says {books.leased_bytes}"
                 )
+
+    def _owned(self) -> Iterator[tuple[str, int, int, bool]]:
+        """Model, offset, bytes, and whether it is a lease."""
+        for holdings in self._holdings.values():
+            for offset, lease in holdings.by_offset.items():
+                yield lease.model, offset, lease.nbytes, True
+        for model, books in self._models.items():
+            for block in books.prefixes.blocks():
+                yield model, block.offset, books.block_bytes, False
 
     # --- within ---
 
@@ -350,6 +417,11 @@ class Pool:
         if own is not None:
             self._evict(books, own)
             return True
+        if (rest := self._emptiest_region()) is not None:
+            theirs, blocks = rest
+            for block in blocks:
+                self._evict(theirs, block)
+            return True
         return False
 
     def _oldest_foreign_region(
@@ -367,6 +439,26 @@ class Pool:
                 if (older_than is None or last_used < older_than) and (best is None or last_used < best[0]):
                     best = (last_used, books, list(cached.values()))
         return None if best is None else best[1:]
+
+    def _is_stuck(self) -> bool:
+        free_bytes = self.total_bytes - self._regions.used_bytes
+        may_be_stuck = MAX_STUCK_SHARE * max(free_bytes, STUCK_FLOOR_SHARE * self.total_bytes)
+        return any(free_bytes - self.usable_bytes(model) > may_be_stuck for model in self._models)
+
+    def _emptiest_region(self, max_held_share: float = 1.0) -> tuple[_Model, list[PublishedBlock]] | None:
+        """The cached blocks of the region in which the fewest bytes are held, and of those the most are free; at
+        most this share of it may be held."""
+        emptiest: tuple[int, int, _Model, list[PublishedBlock]] | None = None
+        for books in self._models.values():
+            for region, cached in books.prefixes.cached_by_region():
+                free_bytes = self._regions.free_bytes_in(region)
+                unheld_bytes = free_bytes + len(cached) * books.block_bytes
+                size = self._regions.size_of_region(region)
+                if unheld_bytes < (1 - max_held_share) * size:
+                    continue
+                if emptiest is None or (unheld_bytes, free_bytes) > emptiest[:2]:
+                    emptiest = (unheld_bytes, free_bytes, books, list(cached.values()))
+        return None if emptiest is None else emptiest[2:]
 
     def _evict(self, books: _Model, block: PublishedBlock) -> None:
         books.prefixes.evict(block.offset)

@@ -90,6 +90,7 @@ def page_of(pool: Pool, models: list[str], now_unix_s: float) -> PoolPage:
         free_bytes=stats.free_bytes,
         largest_free_bytes=stats.largest_free_bytes,
         high_water_bytes=stats.high_water_bytes,
+        num_failed_checks=stats.num_failed_checks,
         models=[
             ModelPage(
                 model,

@@ -12,6 +12,7 @@ A request that is larger than a region gets one of its own size, so the whole ar
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Iterator
 
 from python_backend.node.allocator import Allocator
 from python_backend.node.errors import PoolInconsistent
@@ -21,12 +22,12 @@ REGIONS_PER_ARENA = 64
 
 
 class Region:
-    """One model's piece of the arena. `inner` counts from the region's own start."""
+    """One model's piece of the arena."""
 
     def __init__(self, model: str, offset: int, nbytes: int) -> None:
         self.model = model
         self.offset = offset
-        self.inner = Allocator(nbytes)
+        self.inner = Allocator(nbytes, offset)
 
     @property
     def end(self) -> int:
@@ -63,21 +64,19 @@ class Regions:
             if (room := region.inner.largest_free_bytes) >= nbytes
         ]
         for _, offset in sorted(fits):
-            inner = self._by_offset[offset].inner.alloc(nbytes, alignment)
-            if inner is not None:
-                return offset + inner
+            if (inner := self._by_offset[offset].inner.alloc(nbytes, alignment)) is not None:
+                return inner
         region = self._open(model, nbytes, alignment)
-        if region is None:
-            return None
-        inner = region.inner.alloc(nbytes, alignment)
-        if inner is None:
-            raise PoolInconsistent(f"a region of {region.inner.total_bytes} bytes has no room for {nbytes}")
-        return region.offset + inner
+        return (
+            self._alloc_abroad(model, nbytes, alignment)
+            if region is None
+            else (region.inner.alloc(nbytes, alignment))
+        )
 
     def free(self, offset: int) -> int:
         """Returns the extent's size. Raises ExtentUnknown, ExtentFreedTwice."""
         region = self._region_at(offset)
-        nbytes = region.inner.free(offset - region.offset)
+        nbytes = region.inner.free(offset)
         if not region.inner.leased_bytes:
             self._close(region)
         return nbytes
@@ -85,7 +84,7 @@ class Regions:
     def split(self, offset: int, first_bytes: int) -> None:
         """As Allocator.split."""
         region = self._region_at(offset)
-        region.inner.split(offset - region.offset, first_bytes)
+        region.inner.split(offset, first_bytes)
 
     def size_of(self, offset: int) -> int | None:
         """Bytes of the extent that starts at `offset`; None: none does."""
@@ -93,7 +92,7 @@ class Regions:
         if index < 0:
             return None
         region = self._by_offset[self._offsets[index]]
-        return region.inner.size_of(offset - region.offset)
+        return region.inner.size_of(offset)
 
     def start_of_region(self, offset: int) -> int:
         """Which region an extent lies in, by the region's own offset. Raises ExtentUnknown."""
@@ -102,20 +101,27 @@ class Regions:
     def num_extents(self, region_offset: int) -> int:
         return self._by_offset[region_offset].inner.num_extents
 
+    def size_of_region(self, region_offset: int) -> int:
+        return self._by_offset[region_offset].inner.total_bytes
+
+    def free_bytes_in(self, region_offset: int) -> int:
+        return self._by_offset[region_offset].inner.free_bytes
+
     def largest_aligned_bytes(self, model: str, alignment: int) -> int:
         """The largest multiple of `alignment` that `alloc` would grant this model now."""
-        inner = (region.inner.largest_aligned_bytes(alignment) for region in self._of_model.get(model, ()))
+        inner = (region.inner.largest_aligned_bytes(alignment) for region in self._by_offset.values())
         return max([self.outer.largest_aligned_bytes(alignment), *inner])
 
     def usable_bytes(self, model: str, alignment: int) -> int:
         """All that this model could lease now in single blocks of `alignment` bytes."""
-        own = sum(region.inner.aligned_free_bytes(alignment) for region in self._of_model.get(model, ()))
-        return own + self.outer.aligned_free_bytes(alignment)
+        inner = sum(region.inner.aligned_free_bytes(alignment) for region in self._by_offset.values())
+        return inner + self.outer.aligned_free_bytes(alignment)
 
-    def check(self) -> None:
-        """Raises PoolInconsistent."""
+    def check_in_steps(self) -> Iterator[None]:
+        """Raises PoolInconsistent. Nothing may change between two steps."""
         self.outer.check()
-        for region in self._by_offset.values():
+        for region in list(self._by_offset.values()):
+            yield
             region.inner.check()
             if self.outer.size_of(region.offset) != region.inner.total_bytes:
                 raise PoolInconsistent(f"the region at {region.offset} is not what the arena gave")
@@ -123,6 +129,15 @@ class Regions:
                 raise PoolInconsistent(f"the region at {region.offset} is empty and was not given back")
         if len(self._by_offset) != sum(map(len, self._of_model.values())):
             raise PoolInconsistent("a region has no model")
+
+    def _alloc_abroad(self, model: str, nbytes: int, alignment: int) -> int | None:
+        """In another model's region: when nothing else is left."""
+        for region in self._by_offset.values():
+            if region.model != model and region.inner.largest_free_bytes >= nbytes:
+                offset = region.inner.alloc(nbytes, alignment)
+                if offset is not None:
+                    return offset
+        return None
 
     def _open(self, model: str, nbytes: int, alignment: int) -> Region | None:
         wished = max(nbytes, self.total_bytes // REGIONS_PER_ARENA // alignment * alignment)

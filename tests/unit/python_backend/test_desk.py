@@ -141,3 +141,14 @@ def test_nonsense_is_refused_with_its_numbers() -> None:
     office = Office()
     with pytest.raises(ProtocolError, match="asks for 0 blocks"):
         office.hear(0, LeaseBlocks(0))
+
+
+def test_nobody_is_asked_for_what_is_free_in_pieces() -> None:
+    """Smaller leases get it at once; idle workers keep what they have."""
+    office = Office()
+    office.hear(0, LeaseBlocks(8))
+    office.idle = [office.workers[0]]
+    for block in (1, 3, 5):
+        office.hear(0, ReleaseExtent(block, 1))
+    ((to, answer),) = office.hear(1, LeaseBlocks(3))
+    assert (to, answer.largest_free_blocks, answer.obtainable_blocks) == (1, 1, 3)

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, ReferenceUnknown
+from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInconsistent, ReferenceUnknown
 from python_backend.node.pool import Pool, Refused
 from python_backend.node.quota import ModelQuota
 
@@ -198,6 +198,77 @@ def test_opposite_tides_use_the_whole_arena_in_turn() -> None:
         pool.check()
 
 
+def cache(pool: Pool, owner: int, model: str, blocks: range, every: int) -> None:
+    """Of these leased blocks every so many is published and cached, the others are given back."""
+    kept = list(blocks)[::every]
+    for block in kept:
+        assert publish(pool, owner, block, f"{model}-{block}", model=model)
+    pool.forget(owner)
+
+
+def test_what_lies_free_between_cached_blocks_becomes_usable_to_all() -> None:
+    """Every third block of a is cached, so b fits nowhere; `tidy` evicts no more than it must."""
+    pool = pool_of(64 * 700)
+    firsts = [lease(pool, 1, 1) for _ in range(440)]
+    cache(pool, 1, "a", range(firsts[0], firsts[0] + 440), every=3)
+    before = pool.stats()
+    assert pool.usable_bytes("b") < 0.9 * before.free_bytes
+    assert pool.tidy() > 0
+    after = pool.stats()
+    assert pool.usable_bytes("b") >= 0.9 * after.free_bytes
+    assert 0 < after.cached_bytes < before.cached_bytes
+    assert pool.tidy() == 0
+    pool.check()
+
+
+def test_one_block_that_is_read_does_not_keep_a_region_from_the_other_model() -> None:
+    """All else in the arena is cached, and between the blocks that are read there is room for b."""
+    pool = pool_of(64 * 700)
+    blocks = []
+    while not isinstance(first := pool.lease(1, "a", "", 1), Refused):
+        blocks.append(first)
+    for block in blocks:
+        assert publish(pool, 1, block, str(block))
+    read = blocks[::5]
+    for block in read:
+        assert match(pool, 2, str(block)) == [block]
+    pool.forget(1)
+    num_leased = 0
+    while not isinstance(pool.lease(3, "b", "", 1), Refused):
+        num_leased += 1
+    assert num_leased * B >= 0.75 * (pool.total_bytes - len(read) * A)
+    assert all(match(pool, 4, str(block)) == [block] for block in read)
+    pool.check()
+
+
+def test_memory_that_is_free_in_pieces_is_not_taken_from_the_cache() -> None:
+    """The answer says so, and the smaller leases are granted."""
+    pool = pool_of()
+    for _ in range(35):
+        lease(pool, 1, 1)
+        lease(pool, 2, 1)
+    pool.forget(2)
+    publish(pool, 1, 0, "x")
+    pool.drop(1, "a", [0])
+    refused = pool.lease(3, "a", "", 10)
+    assert isinstance(refused, Refused)
+    assert refused.is_in_pieces
+    assert refused.largest_blocks == 1
+    for _ in range(35):
+        lease(pool, 3, 1)
+    assert match(pool, 4, "x") == [0]
+
+
+def test_books_that_do_not_add_up_are_counted() -> None:
+    """Whoever looks at the figures sees it, too."""
+    pool = pool_of()
+    lease(pool, 1, 1)
+    pool._models["a"].leased_bytes += 1
+    with pytest.raises(PoolInconsistent, match="100 bytes on lease, its count says 101"):
+        pool.check()
+    assert pool.stats().num_failed_checks == 1
+
+
 class PoolMachine(RuleBasedStateMachine):
     """Three workers of two models do what workers do, in any order."""
 
@@ -252,6 +323,10 @@ class PoolMachine(RuleBasedStateMachine):
     def die(self, owner: int) -> None:
         assert self.pool.forget(owner) == len(self.leased[owner]) * (A if self.model[owner] == "a" else B)
         self.leased[owner], self.read[owner] = set(), []
+
+    @rule()
+    def tidy(self) -> None:
+        self.pool.tidy()
 
     @invariant()
     def the_books_add_up(self) -> None:
