@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
+import torch.nn.attention
 
 from python_backend.worker.kv import BLOCK_TOKENS
 
