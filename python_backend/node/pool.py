@@ -393,7 +393,7 @@ class Pool:
 
     def _alloc(self, model: str, books: _Model, nbytes: int) -> int | None:
         offset = self._regions.alloc(model, nbytes, books.block_bytes)
-        if offset is not None or self._regions.usable_bytes(model, books.block_bytes) >= nbytes:
+        if offset is not None or (nbytes > books.block_bytes and self.usable_bytes(model) >= nbytes):
             return offset  # enough is free, though in pieces: nothing is evicted before that is used
         # Scattered blocks of its own make no run: as many as were wanted, and no more. Another model's region may
         # lie so that nothing aligned fits: then the next one.

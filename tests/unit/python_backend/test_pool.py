@@ -221,6 +221,20 @@ def test_what_lies_free_between_cached_blocks_becomes_usable_to_all() -> None:
     pool.check()
 
 
+def test_the_regions_with_most_holes_are_emptied_first() -> None:
+    """The dense half of the cache survives, the sparse half makes the room."""
+    pool = pool_of(64 * 700)
+    firsts = [lease(pool, 1, 1) for _ in range(440)]
+    sparse, dense = range(firsts[0], firsts[0] + 220), range(firsts[0] + 220, firsts[0] + 440)
+    for block in [*list(sparse)[::6], *dense]:
+        assert publish(pool, 1, block, f"a-{block}")
+    pool.forget(1)
+    assert pool.tidy() > 0
+    assert match(pool, 2, *(f"a-{dense[-1]}",)) == [dense[-1]]
+    assert pool.stats().cached_bytes + A >= 210 * A
+    pool.check()
+
+
 def test_one_block_that_is_read_does_not_keep_a_region_from_the_other_model() -> None:
     """All else in the arena is cached, and between the blocks that are read there is room for b."""
     pool = pool_of(64 * 700)
