@@ -29,7 +29,8 @@ from benchmarks.statistics import percentile
 from contracts.sampling import SamplingParams
 from python_backend.messages import ExtentLeased, LeaseBlocks, ReleaseExtent
 from python_backend.node.allocator import Allocator
-from python_backend.node.pool import Pool, Refused
+from python_backend.node.pool import Pool
+from python_backend.node.pool_figures import Refused
 from python_backend.node.quota import ModelQuota
 from python_backend.worker.blocks import BlockPool
 from python_backend.worker.prefix import PrefixIdentity
@@ -183,8 +184,8 @@ def _holder(server: RunningServer) -> subprocess.Popen[bytes]:
 
 
 def usable_share(seed: int, hours: int) -> float:
-    """Least share of free bytes that each model could use, looked at every simulated minute. The pool tidies up once a
-    minute; on a node it does ten times a second."""
+    """Least share of free bytes that each model could use, looked at every simulated minute. The pool tidies up once
+    a minute; on a node it does ten times a second."""
     rng = random.Random(seed)
     pool = Pool(2048 * MIB)
     for model, block_bytes in BLOCK_BYTES.items():

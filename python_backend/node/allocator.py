@@ -12,8 +12,8 @@ from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInco
 
 
 class Allocator:
-    """Extents of `total_bytes` bytes from `first_byte` on. Finding a hole is a binary search over the sizes that there are, and the
-    lowest one of its size is taken."""
+    """Extents of `total_bytes` bytes from `first_byte` on. Finding a hole is a binary search over the sizes that there
+    are, and the lowest one of its size is taken."""
 
     def __init__(self, total_bytes: int, first_byte: int = 0) -> None:
         if total_bytes < 0:

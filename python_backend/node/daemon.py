@@ -219,7 +219,7 @@ class Daemon:
             self._broker.kill_hung(watch)
 
     async def _check_forever(self) -> None:
-        """When nothing has happened for a while. A broken book is logged, not fatal: what serves goes on serving."""
+        """When nothing has happened for a while. A broken book is logged, not fatal: what serves goes on."""
         pool = self._broker.desk.pool
         num_checked = num_changes = -1
         while True:

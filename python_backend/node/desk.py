@@ -29,7 +29,8 @@ from python_backend.messages import (
     WorkerToNode,
 )
 from python_backend.node.instances import WorkerId
-from python_backend.node.pool import Pool, Refused
+from python_backend.node.pool import Pool
+from python_backend.node.pool_figures import Refused
 from python_backend.node.spares import Worker
 
 logger = logging.getLogger(__name__)

@@ -7,109 +7,27 @@ give something back is the desk's.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInconsistent, ReferenceUnknown
-from python_backend.node.prefix import PrefixIndex, PublishedBlock
+from python_backend.node.eviction import ModelBooks, emptiest_region, oldest_foreign_region
+from python_backend.node.holdings import Holdings, Lease
+from python_backend.node.pool_figures import ModelStats, PoolExtent, PoolStats, Refused
+from python_backend.node.prefix import PublishedBlock
 from python_backend.node.quota import Allowance, ModelQuota, allowance
 from python_backend.node.regions import Regions
 
 CHECKED_A_STEP = 1024
 FOREIGN_REGIONS = 4
+"""Evictions that even one block may cost: another model's region may lie so that nothing aligned fits."""
 MAX_STUCK_SHARE = 0.08
-"""Of the free bytes, what a model may be unable to use before `tidy` evicts; a little below the tenth that is the aim."""
+"""Of the free bytes, what a model may be unable to use before `tidy` evicts: a little below the tenth that is the
+aim."""
 MAX_HELD_SHARE = 0.25
 """Of a region that `tidy` empties: between more held blocks than this lie no holes worth it."""
 STUCK_FLOOR_SHARE = 1 / 32
 """Of the arena: with less free than this, what is stuck is measured against this."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """No lease: what a smaller request would get, and what stands in the way."""
-
-    largest_blocks: int
-    reason: str
-    obtainable_blocks: int = 0
-    """What smaller requests would get together, at most: what the rules leave."""
-    is_in_pieces: bool = False
-    """As much as was wanted is free, in smaller extents."""
-
-
-@dataclass(frozen=True)
-class PoolStats:
-    total_bytes: int
-    leased_bytes: int
-    published_bytes: int
-    """Prefix blocks, read or cached."""
-    cached_bytes: int
-    free_bytes: int
-    largest_free_bytes: int
-    high_water_bytes: int
-    """Most bytes ever held (leased or read) at once since the node started."""
-    num_failed_checks: int
-    """How often the books did not add up."""
-
-
-@dataclass(frozen=True)
-class ModelStats:
-    block_bytes: int
-    leased_bytes: int
-    published_bytes: int
-    cached_bytes: int
-    usable_blocks: int
-    """Blocks that it could lease now, one by one: free ones, and its own cached ones."""
-    lookup_blocks: int
-    hit_blocks: int
-    num_refused: int
-    leased_by_tenant: dict[str, int]
-    published_by_tenant: dict[str, int]
-
-
-@dataclass(frozen=True)
-class PoolExtent:
-    """A piece of the arena that is not free."""
-
-    offset: int
-    nbytes: int
-    model: str
-    tenant: str
-    state: str
-    """ "leased", "published" (being read) or "cached"."""
-    owner: int
-
-
-@dataclass
-class _Lease:
-    model: str
-    tenant: str
-    nbytes: int
-
-
-@dataclass
-class _Holdings:
-    """One connection's extents."""
-
-    by_offset: dict[int, _Lease] = field(default_factory=dict)
-    offsets: list[int] = field(default_factory=list)
-    """Sorted."""
-
-
-@dataclass
-class _Model:
-    block_bytes: int
-    quota: ModelQuota
-    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
-    leased_bytes: int = 0
-    leased_by_tenant: Counter[str] = field(default_factory=Counter)
-    num_refused: int = 0
-
-    @property
-    def held_bytes(self) -> int:
-        return self.leased_bytes + self.prefixes.num_read * self.block_bytes
 
 
 class Pool:
@@ -117,8 +35,8 @@ class Pool:
 
     def __init__(self, total_bytes: int) -> None:
         self._regions = Regions(total_bytes)
-        self._models: dict[str, _Model] = {}
-        self._holdings: defaultdict[int, _Holdings] = defaultdict(_Holdings)
+        self._models: dict[str, ModelBooks] = {}
+        self._holdings = Holdings()
         self._now = 0
         self._high_water_bytes = 0
         self._num_failed_checks = 0
@@ -135,7 +53,7 @@ class Pool:
     def add_model(self, model: str, block_bytes: int, quota: ModelQuota) -> None:
         """Harmless when repeated with the same values."""
         if model not in self._models:
-            self._models[model] = _Model(block_bytes, quota)
+            self._models[model] = ModelBooks(block_bytes, quota)
 
     def remove_model(self, model: str) -> None:
         """Its cached blocks are evicted. Raises PoolInconsistent while anything of it is held."""
@@ -172,7 +90,7 @@ class Pool:
                 limit.nbytes // books.block_bytes,
                 is_in_pieces=self.usable_bytes(model) >= nbytes,
             )
-        self._hold(owner, offset, _Lease(model, tenant, nbytes))
+        self._hold(owner, offset, Lease(model, tenant, nbytes))
         self._note_high_water()
         return offset // books.block_bytes
 
@@ -191,12 +109,10 @@ class Pool:
 
     def forget(self, owner: int) -> int:
         """Everything that a connection held returns; the bytes on lease that were. Harmless when repeated."""
-        holdings = self._holdings.get(owner, _Holdings())
         returned_bytes = 0
-        for offset in list(holdings.offsets):
+        for offset, _ in self._holdings.of(owner):
             returned_bytes += self._let_go(owner, offset).nbytes
             self._regions.free(offset)
-        self._holdings.pop(owner, None)
         self._now += 1
         for books in self._models.values():
             books.prefixes.forget(owner, self._now)
@@ -204,8 +120,7 @@ class Pool:
         return returned_bytes
 
     def leased_bytes(self, owner: int) -> int:
-        holdings = self._holdings.get(owner)
-        return sum(lease.nbytes for lease in holdings.by_offset.values()) if holdings else 0
+        return sum(lease.nbytes for _, lease in self._holdings.of(owner))
 
     # --- prefix blocks ---
 
@@ -254,7 +169,7 @@ class Pool:
         """
         num_evicted = 0
         self._now += 1
-        while self._is_stuck() and (victims := self._emptiest_region(MAX_HELD_SHARE)):
+        while self._is_stuck() and (victims := emptiest_region(self._models, self._regions, MAX_HELD_SHARE)):
             books, blocks = victims
             for block in blocks:
                 self._evict(books, block)
@@ -305,8 +220,7 @@ class Pool:
         """All that is not free, in order."""
         pieces = [
             PoolExtent(offset, lease.nbytes, lease.model, lease.tenant, "leased", owner)
-            for owner, holdings in self._holdings.items()
-            for offset, lease in holdings.by_offset.items()
+            for owner, offset, lease in self._holdings.all()
         ]
         for model, books in self._models.items():
             pieces += [
@@ -362,9 +276,8 @@ class Pool:
 
     def _owned(self) -> Iterator[tuple[str, int, int, bool]]:
         """Model, offset, bytes, and whether it is a lease."""
-        for holdings in self._holdings.values():
-            for offset, lease in holdings.by_offset.items():
-                yield lease.model, offset, lease.nbytes, True
+        for _, offset, lease in self._holdings.all():
+            yield lease.model, offset, lease.nbytes, True
         for model, books in self._models.items():
             for block in books.prefixes.blocks():
                 yield model, block.offset, books.block_bytes, False
@@ -385,13 +298,13 @@ class Pool:
             self.total_bytes,
         )
 
-    def _may_publish(self, books: _Model, tenant: str) -> bool:
+    def _may_publish(self, books: ModelBooks, tenant: str) -> bool:
         ceiling = books.quota.tenant_ceiling_bytes
         if not ceiling or not tenant:
             return True
         return (books.prefixes.num_published_of(tenant) + 1) * books.block_bytes <= ceiling
 
-    def _alloc(self, model: str, books: _Model, nbytes: int) -> int | None:
+    def _alloc(self, model: str, books: ModelBooks, nbytes: int) -> int | None:
         offset = self._regions.alloc(model, nbytes, books.block_bytes)
         if offset is not None or (nbytes > books.block_bytes and self.usable_bytes(model) >= nbytes):
             return offset  # enough is free, though in pieces: nothing is evicted before that is used
@@ -408,7 +321,7 @@ class Pool:
         cached."""
         books = self._models[model]
         own = books.prefixes.oldest_cached()
-        foreign = self._oldest_foreign_region(model, own.last_used if own else None)
+        foreign = oldest_foreign_region(self._models, self._regions, model, own.last_used if own else None)
         if foreign is not None:
             theirs, blocks = foreign
             for block in blocks:
@@ -417,54 +330,23 @@ class Pool:
         if own is not None:
             self._evict(books, own)
             return True
-        if (rest := self._emptiest_region()) is not None:
+        if (rest := emptiest_region(self._models, self._regions)) is not None:
             theirs, blocks = rest
             for block in blocks:
                 self._evict(theirs, block)
             return True
         return False
 
-    def _oldest_foreign_region(
-        self, model: str, older_than: int | None
-    ) -> tuple[_Model, list[PublishedBlock]] | None:
-        """Another model's region in which everything is cached and was last used before `older_than`."""
-        best: tuple[int, _Model, list[PublishedBlock]] | None = None
-        for name, books in self._models.items():
-            if name == model:
-                continue
-            for region, cached in books.prefixes.cached_by_region():
-                if len(cached) < self._regions.num_extents(region):
-                    continue
-                last_used = next(reversed(cached.values())).last_used
-                if (older_than is None or last_used < older_than) and (best is None or last_used < best[0]):
-                    best = (last_used, books, list(cached.values()))
-        return None if best is None else best[1:]
-
     def _is_stuck(self) -> bool:
         free_bytes = self.total_bytes - self._regions.used_bytes
         may_be_stuck = MAX_STUCK_SHARE * max(free_bytes, STUCK_FLOOR_SHARE * self.total_bytes)
         return any(free_bytes - self.usable_bytes(model) > may_be_stuck for model in self._models)
 
-    def _emptiest_region(self, max_held_share: float = 1.0) -> tuple[_Model, list[PublishedBlock]] | None:
-        """The cached blocks of the region in which the fewest bytes are held, and of those the most are free; at
-        most this share of it may be held."""
-        emptiest: tuple[int, int, _Model, list[PublishedBlock]] | None = None
-        for books in self._models.values():
-            for region, cached in books.prefixes.cached_by_region():
-                free_bytes = self._regions.free_bytes_in(region)
-                unheld_bytes = free_bytes + len(cached) * books.block_bytes
-                size = self._regions.size_of_region(region)
-                if unheld_bytes < (1 - max_held_share) * size:
-                    continue
-                if emptiest is None or (unheld_bytes, free_bytes) > emptiest[:2]:
-                    emptiest = (unheld_bytes, free_bytes, books, list(cached.values()))
-        return None if emptiest is None else emptiest[2:]
-
-    def _evict(self, books: _Model, block: PublishedBlock) -> None:
+    def _evict(self, books: ModelBooks, block: PublishedBlock) -> None:
         books.prefixes.evict(block.offset)
         self._regions.free(block.offset)
 
-    def _trim_cache(self, books: _Model) -> None:
+    def _trim_cache(self, books: ModelBooks) -> None:
         limit = books.quota.cache_bytes
         while limit and books.prefixes.num_cached * books.block_bytes > limit:
             if (block := books.prefixes.oldest_cached()) is not None:
@@ -472,62 +354,36 @@ class Pool:
 
     def _check_held(self, owner: int, start: int, end: int) -> None:
         """Raises unless `owner` leases every byte of the range."""
-        at = start
-        for offset, lease in self._held_from(owner, start):
-            if offset > at or at >= end:
-                break
-            at = offset + lease.nbytes
-        if at >= end:
+        gap = self._holdings.first_gap(owner, start, end)
+        if gap is None:
             return
-        if self._regions.size_of(at) is None and not self._is_used(at):
-            raise ExtentFreedTwice(f"owner {owner} releases bytes {start} to {end}, but {at} is free: twice?")
-        raise ExtentUnknown(f"owner {owner} releases bytes {start} to {end}, but does not hold {at}")
+        if self._regions.size_of(gap) is None and not self._is_used(gap):
+            raise ExtentFreedTwice(
+                f"owner {owner} releases bytes {start} to {end}, but {gap} is free: twice?"
+            )
+        raise ExtentUnknown(f"owner {owner} releases bytes {start} to {end}, but does not hold {gap}")
 
     def _is_used(self, at: int) -> bool:
         return any(piece.offset <= at < piece.offset + piece.nbytes for piece in self.extents())
 
-    def _held_from(self, owner: int, start: int) -> Iterator[tuple[int, _Lease]]:
-        """The owner's extents from the one that contains `start` on."""
-        holdings = self._holdings.get(owner)
-        if holdings is None:
-            return
-        index = max(0, bisect_right(holdings.offsets, start) - 1)
-        for offset in holdings.offsets[index:]:
-            if offset + holdings.by_offset[offset].nbytes > start:
-                yield offset, holdings.by_offset[offset]
-
     def _cut_out(self, owner: int, start: int, end: int) -> list[int]:
         """Split the owner's extents at both ends of a range that it holds; the extents inside."""
         for at in (start, end):
-            for offset, lease in list(self._held_from(owner, at)):
+            for offset, lease in list(self._holdings.from_byte(owner, at)):
                 if offset < at < offset + lease.nbytes:
-                    self._split(owner, offset, at)
+                    self._regions.split(offset, at - offset)
+                    self._holdings.split(owner, offset, at)
                 break
-        return [offset for offset, _ in self._held_from(owner, start) if start <= offset < end]
+        return [offset for offset, _ in self._holdings.from_byte(owner, start) if start <= offset < end]
 
-    def _split(self, owner: int, offset: int, at: int) -> None:
-        holdings = self._holdings[owner]
-        lease = holdings.by_offset[offset]
-        self._regions.split(offset, at - offset)
-        rest = _Lease(lease.model, lease.tenant, offset + lease.nbytes - at)
-        lease.nbytes = at - offset
-        holdings.by_offset[at] = rest
-        insort(holdings.offsets, at)
-
-    def _hold(self, owner: int, offset: int, lease: _Lease) -> None:
-        holdings = self._holdings[owner]
-        holdings.by_offset[offset] = lease
-        insort(holdings.offsets, offset)
+    def _hold(self, owner: int, offset: int, lease: Lease) -> None:
+        self._holdings.add(owner, offset, lease)
         books = self._models[lease.model]
         books.leased_bytes += lease.nbytes
         books.leased_by_tenant[lease.tenant] += lease.nbytes
 
-    def _let_go(self, owner: int, offset: int) -> _Lease:
-        holdings = self._holdings[owner]
-        lease = holdings.by_offset.pop(offset)
-        holdings.offsets.remove(offset)
-        if not holdings.offsets:
-            del self._holdings[owner]
+    def _let_go(self, owner: int, offset: int) -> Lease:
+        lease = self._holdings.remove(owner, offset)
         books = self._models[lease.model]
         books.leased_bytes -= lease.nbytes
         books.leased_by_tenant[lease.tenant] -= lease.nbytes

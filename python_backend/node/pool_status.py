@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from contracts import node_pb2
-from python_backend.node.pool import ModelStats, Pool
+from python_backend.node.pool import Pool
+from python_backend.node.pool_figures import ModelStats
 from python_backend.stats_page import ModelPage, PoolPage
 
 RECENT_S = 60.0

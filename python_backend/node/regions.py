@@ -3,12 +3,12 @@
 Published prefix blocks stay where they were leased, one here, one there, for hours. Between them lie holes of a few
 blocks, and a model with another block size can use next to nothing of such a hole. So the arena is given out in
 regions: a region belongs to one model while anything of it is in use, extents are placed by best fit over the
-model's own regions first, and a region that is empty returns to the arena whole. What a model cannot use is then
-the holes in the others' regions, not every hole of the arena; when nothing else is left, it may lease in those, too.
+model's own regions first, and an empty region returns to the arena whole. What a model cannot use is then the
+holes in the others' regions, not every hole of the arena; when nothing else is left, it may lease in those, too.
 
-Why so: simulated over a day of churn with prefix blocks alive (`benchmarks/pool.py`), regions alone left a model with
-0.8 % of the free bytes at worst (a full cache leaves nothing free but holes), regions that `Pool.tidy` empties 57 %,
-and with leases abroad and regions emptied around a few held blocks 90 %.
+Why so: simulated over a day of churn with prefix blocks alive (`benchmarks/pool.py`), regions alone left a model
+0.8 % of the free bytes at worst (a full cache leaves nothing free but holes), regions that `Pool.tidy` empties
+57 %, and with leases abroad and regions emptied around a few held blocks it is 90 %.
 
 A request that is larger than a region gets one of its own size, so the whole arena can be one extent.
 """

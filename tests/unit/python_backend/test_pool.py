@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInconsistent, ReferenceUnknown
-from python_backend.node.pool import Pool, Refused
+from python_backend.node.pool import Pool
+from python_backend.node.pool_figures import Refused
 from python_backend.node.quota import ModelQuota
 
 A, B = 100, 70
