@@ -66,8 +66,8 @@ async def steady_streams(running: RunningStack, num_clients: int):
 
 def assert_whole(streams: list[Streamed]) -> None:
     """Every one ran to its 40 tokens and got exactly one final response."""
-    broken = [(s.error, s.finish_reason, s.num_tokens, s.num_finals) for s in streams]
-    assert set(broken) == {("", "length", LONG["max_tokens"], 1)}
+    seen = [(s.error, s.finish_reason, s.num_tokens, s.num_finals) for s in streams]
+    assert [end for end in seen if end != ("", "length", LONG["max_tokens"], 1)] == []
 
 
 async def run_cycles(
@@ -115,8 +115,8 @@ def assert_cycles_leave_nothing(
 
 
 def test_cycles_of_out_and_in_under_load_fail_no_stream_and_leave_nothing(running):
-    """Twenty cycles here; a hundred in `make soak`."""
-    assert_cycles_leave_nothing(running, 20)
+    """Ten cycles here; a hundred in `make soak`."""
+    assert_cycles_leave_nothing(running, 10)
 
 
 @pytest.mark.soak
