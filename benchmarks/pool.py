@@ -184,8 +184,8 @@ def _holder(server: RunningServer) -> subprocess.Popen[bytes]:
 
 
 def usable_share(seed: int, hours: int) -> float:
-    """Least share of free bytes that each model could use, looked at every simulated minute. The pool tidies up once
-    a minute; on a node it does ten times a second."""
+    """Least share of free bytes that each model could use, looked at every simulated minute. The pool tidies up
+    once a minute; on a node it does ten times a second."""
     rng = random.Random(seed)
     pool = Pool(2048 * MIB)
     for model, block_bytes in BLOCK_BYTES.items():

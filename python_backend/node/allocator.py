@@ -12,7 +12,7 @@ from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInco
 
 
 class Allocator:
-    """Extents of `total_bytes` bytes from `first_byte` on. Finding a hole is a binary search over the sizes that there
+    """Extents of `total_bytes` bytes from `first_byte` on. Finding a hole is a binary search over the sizes there
     are, and the lowest one of its size is taken."""
 
     def __init__(self, total_bytes: int, first_byte: int = 0) -> None:
