@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from python_backend.bridge.errors import AttachFailed, InvalidRequest
