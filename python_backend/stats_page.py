@@ -20,6 +20,7 @@ PAGE_BYTES = 64 * 1024
 READ_ATTEMPTS = 200
 _HEADER = struct.Struct("<QI")
 _SEQUENCE = struct.Struct("<Q")
+_LENGTH = struct.Struct("<I")
 
 
 class StatsUnreadable(Exception):
@@ -75,9 +76,11 @@ class StatsWriter:
             page = msgspec.structs.replace(page, models=page.models[:-1])
             data = msgspec.msgpack.encode(page)
         _SEQUENCE.pack_into(self._map, 0, self._sequence + 1)
+        # The length, too, while the number is odd: a reader must never see a new number with an old length.
+        _LENGTH.pack_into(self._map, _SEQUENCE.size, len(data))
         self._map[_HEADER.size : _HEADER.size + len(data)] = data
         self._sequence += 2
-        _HEADER.pack_into(self._map, 0, self._sequence, len(data))
+        _SEQUENCE.pack_into(self._map, 0, self._sequence)
 
     def close(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ import struct
 
 import pytest
 
+from python_backend import stats_page
 from python_backend.node.pool import Pool
 from python_backend.node.pool_status import RecentHighWater, page_of
 from python_backend.node.quota import ModelQuota
@@ -59,3 +60,23 @@ def test_the_recent_peak_is_forgotten_after_a_minute_and_reading_does_not_reset_
     assert [recent.value(30.0), recent.value(59.0)] == [500, 500]
     recent.note(200, 61.0)
     assert recent.value(61.0) == 200
+
+
+def test_the_number_turns_even_only_when_length_and_content_are_there(tmp_path, monkeypatch):
+    """A reader between any two stores of the writer sees the old page, the new one, or an odd number."""
+    writer = StatsWriter(tmp_path / "pool.stats")
+    stores = []
+
+    class Recording:
+        def __init__(self, name, layout):
+            self.name, self.layout, self.size = name, layout, layout.size
+
+        def pack_into(self, buffer, offset, *values):
+            stores.append((self.name, *values))
+            self.layout.pack_into(buffer, offset, *values)
+
+    monkeypatch.setattr(stats_page, "_SEQUENCE", Recording("sequence", struct.Struct("<Q")))
+    monkeypatch.setattr(stats_page, "_LENGTH", Recording("length", struct.Struct("<I")))
+    writer.write(page_with())
+    assert [name for name, *_ in stores] == ["sequence", "length", "sequence"]
+    assert [stores[0][1] % 2, stores[2][1] % 2] == [1, 0]
