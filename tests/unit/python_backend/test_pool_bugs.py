@@ -71,10 +71,10 @@ BUGS: dict[str, list[str]] = {
         f"{INTEGRATION}/test_node_daemon.py::test_nothing_is_left_in_dev_shm",
     ],
     "11 the wrong GPU by index (pytorch#149196)": [
-        f"{UNIT}/test_cuda_arena.py::test_a_gpu_is_found_by_its_uuid_wherever_it_stands_in_the_order",
+        f"{INTEGRATION}/test_cuda_arena.py::test_a_gpu_is_found_by_its_uuid_wherever_it_stands_in_the_order",
     ],
     "12 expandable_segments (pytorch#165685)": [
-        f"{UNIT}/test_cuda_arena.py::test_expandable_segments_are_refused",
+        f"{INTEGRATION}/test_cuda_arena.py::test_expandable_segments_are_refused",
     ],
     "13 attention that is not causal when no mask is built (transformers#48296)": [
         f"{INTEGRATION}/test_engine_against_transformers.py::test_no_token_sees_a_later_one",

@@ -36,11 +36,14 @@ from python_backend.node.errors import (
     WeightsTooLarge,
 )
 
+pytestmark = pytest.mark.integration
+
 FAKE_LOADER = """
 import sys
 import msgspec
 from python_backend.cuda_testing import FakeDriver
 from python_backend.node.cuda_loader import LoadRequest, run
+
 request = msgspec.json.decode(sys.argv[1], type=LoadRequest)
 sys.exit(run(request, FakeDriver()))
 """
