@@ -67,7 +67,7 @@ async def steady_streams(running: RunningStack, num_clients: int):
 def assert_whole(streams: list[Streamed]) -> None:
     """Every one ran to its 40 tokens and got exactly one final response."""
     seen = [(s.error, s.finish_reason, s.num_tokens, s.num_finals) for s in streams]
-    assert [end for end in seen if end != ("", "length", LONG["max_tokens"], 1)] == []
+    assert set(seen) == {("", "length", LONG["max_tokens"], 1)}
 
 
 async def run_cycles(
@@ -87,7 +87,8 @@ async def run_cycles(
             )
             assert out.in_place
             assert back.in_place
-            assert_whole(list(streams))
+            if streams:  # in the first cycle none may have ended yet
+                assert_whole(list(streams))
             assert len(await asyncio.to_thread(chat_instances, running)) == 1
     return streams, regions
 
@@ -115,8 +116,8 @@ def assert_cycles_leave_nothing(
 
 
 def test_cycles_of_out_and_in_under_load_fail_no_stream_and_leave_nothing(running):
-    """Ten cycles here; a hundred in `make soak`."""
-    assert_cycles_leave_nothing(running, 10)
+    """Twenty cycles here; a hundred in `make soak`."""
+    assert_cycles_leave_nothing(running, 20)
 
 
 @pytest.mark.soak
