@@ -11,7 +11,8 @@ ScaleError
 ├── UpdateTimeout         Triton has not finished the update; it may still do
 ├── Busy                  another update of this model runs
 ├── NodeUnreachable       no answer from the node daemon
-└── NodeRefused           the node daemon's own words; nothing has changed
+├── NodeRefused           the node daemon's own words; nothing has changed
+└── PolicyInvalid         a policy that is not taken; what ran before runs on
 """
 
 from __future__ import annotations
@@ -63,3 +64,11 @@ class NodeUnreachable(ScaleError):
 
 class NodeRefused(ScaleError):
     pass
+
+
+class PolicyInvalid(ScaleError):
+    """`problems`: one line each, with key, value and what is allowed."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems

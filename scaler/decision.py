@@ -1,0 +1,95 @@
+"""What a decision is, what it rests on beside the observation, and what is remembered from one to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from scaler.policy import ModelPolicy
+
+
+class Direction(StrEnum):
+    HOLD = "hold"
+    OUT = "out"
+    IN = "in"
+
+
+@dataclass(frozen=True)
+class Floor:
+    """A lower bound on the count, with who asks for it: "reservation launch", "forecast 12.3 busy at 09:05"."""
+
+    num_instances: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Override:
+    """`tidegate scaler scale-to`: exactly so many until then."""
+
+    num_instances: int
+    until_unix_s: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a decision has to follow."""
+
+    model: str
+    policy: ModelPolicy
+    lead_s: float
+    """From a decision to the instance serving, as measured (a high percentile), or the policy's own."""
+    floors: tuple[Floor, ...] = ()
+    """Reservations and the forecast, as they stand at `now`."""
+    override: Override | None = None
+    is_paused: bool = False
+
+
+class DemandSample(NamedTuple):
+    """How many instances' worth of work there was."""
+
+    at_s: float
+    busy: float
+
+
+@dataclass(frozen=True)
+class State:
+    """What one decision leaves to the next. A restarted scaler begins with `State.adopted(now)`."""
+
+    since_s: float
+    """When this state began; no scale-in before it is a whole window old (knative#4795)."""
+    over_since_s: float | None = None
+    """Since when an out threshold has been crossed without a break."""
+    quiet_since_s: float | None = None
+    """Since when all in thresholds have held without a break."""
+    idle_since_s: float | None = None
+    """Since when there has been nothing to do, for scale to zero."""
+    last_out_s: float | None = None
+    last_in_s: float | None = None
+    pending_since_s: float | None = None
+    """Since when the present `starting` instances have been waited for."""
+    demand: tuple[DemandSample, ...] = ()
+    """The window that a scale-in looks back over."""
+    queue: tuple[DemandSample, ...] = field(default=())
+    """Recent queue lengths, to see whether it still grows."""
+
+    @classmethod
+    def adopted(cls, now: float) -> State:
+        return cls(since_s=now)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What `decide` returns. `wanted` is a count of ready + starting instances."""
+
+    model: str
+    at_s: float
+    before: int
+    wanted: int
+    direction: Direction
+    reason: str
+    """In words with the numbers: "chat 2→4: queue 37 ≥ 20 for 3 s, util 0.91; 1 pending counted; max 6"."""
+    is_saturated: bool
+    """The maximum is reached and the queue still grows: shed or degrade."""
+    state: State
