@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -13,6 +13,39 @@ class Direction(StrEnum):
     HOLD = "hold"
     OUT = "out"
     IN = "in"
+
+
+class Cause(StrEnum):
+    """Why a decision is as it is; its reason says it with the numbers."""
+
+    STEADY = "steady"
+    """Nothing is crossed."""
+    PRESSURE = "pressure"
+    """An out threshold is crossed, and instances are added."""
+    HOLDING = "holding"
+    """An out threshold is crossed, not for long enough yet."""
+    COOLDOWN = "cooldown"
+    """A change is due, and the last one is too recent."""
+    STARTING = "starting"
+    """What is crossed is answered by instances that are starting already."""
+    LIMIT = "limit"
+    """The maximum is reached."""
+    QUIET = "quiet"
+    """The in thresholds have held for the whole cooldown."""
+    SURPLUS = "surplus"
+    """Fewer instances would have borne the highest demand of the window."""
+    FLOOR = "floor"
+    """The minimum, a reservation or the forecast asks for more."""
+    CEILING = "ceiling"
+    """There are more than the maximum allows."""
+    ZERO = "zero"
+    """Nobody has asked for long enough: the last instance goes."""
+    WAKE = "wake"
+    """There is none, and a request waits."""
+    UNKNOWN = "unknown"
+    """A figure that the decision needs is missing or stale, or the count is."""
+    OVERRIDE = "override"
+    PAUSED = "paused"
 
 
 @dataclass(frozen=True)
@@ -46,11 +79,9 @@ class Spec:
     is_paused: bool = False
 
 
-class DemandSample(NamedTuple):
-    """How many instances' worth of work there was."""
-
+class Sample(NamedTuple):
     at_s: float
-    busy: float
+    value: float
 
 
 @dataclass(frozen=True)
@@ -65,14 +96,16 @@ class State:
     """Since when all in thresholds have held without a break."""
     idle_since_s: float | None = None
     """Since when there has been nothing to do, for scale to zero."""
+    known_since_s: float | None = None
+    """Since when the demand has been known without a break."""
     last_out_s: float | None = None
     last_in_s: float | None = None
-    pending_since_s: float | None = None
-    """Since when the present `starting` instances have been waited for."""
-    demand: tuple[DemandSample, ...] = ()
-    """The window that a scale-in looks back over."""
-    queue: tuple[DemandSample, ...] = field(default=())
-    """Recent queue lengths, to see whether it still grows."""
+    peaks: tuple[Sample, ...] = ()
+    """Demand in busy instances, oldest first, only what a later sample has not exceeded: the first one inside a
+    window is its maximum."""
+    queue: tuple[Sample, ...] = ()
+    """Queue lengths of the last seconds, to see whether it still grows."""
+    is_saturated: bool = False
 
     @classmethod
     def adopted(cls, now: float) -> State:
@@ -88,6 +121,7 @@ class Decision:
     before: int
     wanted: int
     direction: Direction
+    cause: Cause
     reason: str
     """In words with the numbers: "chat 2→4: queue 37 ≥ 20 for 3 s, util 0.91; 1 pending counted; max 6"."""
     is_saturated: bool
