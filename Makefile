@@ -42,4 +42,4 @@ soak: venv  ## the long runs
 	$(PY) -m pytest -m soak tests
 
 proto: venv  ## regenerate contracts/*_pb2*.py from the .proto files
-	$(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. contracts/node.proto
+	$(PY) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. contracts/*.proto

@@ -12,6 +12,7 @@ ScaleError
 ├── Busy                  another update of this model runs
 ├── NodeUnreachable       no answer from the node daemon
 ├── NodeRefused           the node daemon's own words; nothing has changed
+├── WantedUnknown         how many are wanted is not known here, and no guess is safe
 └── PolicyInvalid         a policy that is not taken; what ran before runs on
 """
 
@@ -63,6 +64,10 @@ class NodeUnreachable(ScaleError):
 
 
 class NodeRefused(ScaleError):
+    pass
+
+
+class WantedUnknown(ScaleError):
     pass
 
 

@@ -1,0 +1,120 @@
+"""KEDA's external scaler (contracts/externalscaler.proto): how many replicas are wanted, pulled and pushed.
+
+GetMetricSpec follows from the trigger alone, so it is answered before the policy is read or a model is known. No
+answer is ever a guess: what is wanted stays what was decided last, however old, and a scaler that has no right to
+say (see leader.py) answers UNAVAILABLE, upon which KEDA leaves the count alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+import grpc
+
+from contracts import externalscaler_pb2 as pb
+from contracts import externalscaler_pb2_grpc as pb_grpc
+from scaler.errors import ModelUnknown, WantedUnknown
+from scaler.keda_trigger import BadTrigger, Trigger, metric_spec, metric_value
+
+LOOK_AGAIN_S = 1.0
+"""Streams look without being told, too: lost notices then delay a change by so much, not for ever."""
+
+T = TypeVar("T")
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class ReplicaSource(Protocol):
+    """Who knows how many instances are wanted. The loop does, through `keda_source.LoopReplicas`."""
+
+    def wanted(self, model: str) -> int:
+        """The last decision; before the first one, a count that is safe. 0 only when zero was decided.
+
+        Raises ModelUnknown, or WantedUnknown when this scaler cannot speak for the model.
+        """
+        ...
+
+    def changes(self) -> AsyncIterator[object]:
+        """Yields after anything may have changed. The server alone reads it, once."""
+        ...
+
+
+class ExternalScaler(pb_grpc.ExternalScalerServicer):
+    """The five calls. `run` has to be running for pushes to be prompt; `close` ends the streams."""
+
+    def __init__(self, source: ReplicaSource) -> None:
+        self._source = source
+        self._changed = asyncio.Event()
+        self._is_closed = False
+
+    async def run(self) -> None:
+        """Wakes the streams whenever the source says so."""
+        async for _ in self._source.changes():
+            self._wake()
+
+    def close(self) -> None:
+        """Ends every stream with OK: KEDA opens the next one after 2 s instead of backing off."""
+        self._is_closed = True
+        self._wake()
+
+    async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Context) -> pb.GetMetricSpecResponse:
+        async with _refusals(context):
+            return metric_spec(Trigger.parse(request.scalerMetadata))
+
+    async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
+        async with _refusals(context):
+            trigger = Trigger.parse(request.scaledObjectRef.scalerMetadata)
+            return metric_value(trigger, request.metricName, self._source.wanted(trigger.model))
+
+    async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
+        async with _refusals(context):
+            return self._activity(Trigger.parse(request.scalerMetadata))
+
+    async def StreamIsActive(
+        self, request: pb.ScaledObjectRef, context: Context
+    ) -> AsyncIterator[pb.IsActiveResponse]:
+        async with _refusals(context):
+            trigger = Trigger.parse(request.scalerMetadata)
+            async for reply in self._each_change(lambda: self._activity(trigger)):
+                yield reply
+
+    async def StreamMetricSpec(
+        self, request: pb.ScaledObjectRef, context: Context
+    ) -> AsyncIterator[pb.GetMetricSpecResponse]:
+        async with _refusals(context):
+            trigger = Trigger.parse(request.scalerMetadata)
+            async for reply in self._each_change(lambda: metric_spec(trigger)):
+                yield reply
+
+    def _activity(self, trigger: Trigger) -> pb.IsActiveResponse:
+        return pb.IsActiveResponse(result=self._source.wanted(trigger.model) > 0)
+
+    async def _each_change(self, read: Callable[[], T]) -> AsyncIterator[T]:
+        """The state now, then each other state that is seen. A reader too slow for all of them gets the newest."""
+        sent: T | None = None
+        while not self._is_closed:
+            changed = self._changed  # before the look: what happens after it is then not slept through
+            with contextlib.suppress(WantedUnknown):  # nothing to say yet: the stream waits
+                if (state := read()) != sent:
+                    sent = state
+                    yield state
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), LOOK_AGAIN_S)
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+@contextlib.asynccontextmanager
+async def _refusals(context: Context) -> AsyncIterator[None]:
+    try:
+        yield
+    except BadTrigger as exc:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
+    except ModelUnknown as exc:
+        await context.abort(grpc.StatusCode.NOT_FOUND, str(exc))
+    except WantedUnknown as exc:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(exc))
