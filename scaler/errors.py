@@ -13,7 +13,14 @@ ScaleError
 ├── NodeUnreachable       no answer from the node daemon
 ├── NodeRefused           the node daemon's own words; nothing has changed
 ├── WantedUnknown         how many are wanted is not known here, and no guess is safe
-└── PolicyInvalid         a policy that is not taken; what ran before runs on
+├── PolicyInvalid         a policy that is not taken; what ran before runs on
+├── RevisionMoved         another policy is in force than the sender thinks
+├── NotManaged            the policy does not name the model
+├── OutOfRange            what an operator asked for is beyond what the policy allows
+├── ReservationTaken      another reservation has the name
+├── ReservationUnknown    no reservation has the name
+├── StateUnreadable       the state file is not one of ours, or can't be read
+└── StateUnwritable       the state can't be kept, so the change is not made
 """
 
 from __future__ import annotations
@@ -77,3 +84,31 @@ class PolicyInvalid(ScaleError):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+class RevisionMoved(ScaleError):
+    pass
+
+
+class NotManaged(ScaleError):
+    pass
+
+
+class OutOfRange(ScaleError):
+    pass
+
+
+class ReservationTaken(ScaleError):
+    pass
+
+
+class ReservationUnknown(ScaleError):
+    pass
+
+
+class StateUnreadable(ScaleError):
+    pass
+
+
+class StateUnwritable(ScaleError):
+    pass
