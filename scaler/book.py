@@ -183,9 +183,9 @@ class Book:
         entry = self._state.scaled_to.get(model)
         if entry is None or entry.until_unix_s <= now:
             return None
-        by = entry.said.who or "an operator"
-        reason = f"set by {by}" + (f": {entry.said.why}" if entry.said.why else "")
-        return Override(entry.num_instances, entry.until_unix_s, reason)
+        policy = self._model_policy(model)  # it may have become narrower since
+        num = min(max(entry.num_instances, policy.min_instances), policy.max_instances)
+        return Override(num, entry.until_unix_s, f"set by {entry.said.in_words()}")
 
     # --- reservations ---
 

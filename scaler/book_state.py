@@ -12,6 +12,11 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     who: str = ""
     why: str = ""
 
+    def in_words(self) -> str:
+        """ "ada: demo"."""
+        by = self.who or "an operator"
+        return f"{by}: {self.why}" if self.why else by
+
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):
     """A policy that was taken, as it was written."""

@@ -233,6 +233,16 @@ def test_a_count_by_hand_stays_within_the_policy_and_ends(num: int, for_s: float
         book().override("chat", num, NOON + for_s, NOON)
 
 
+def test_a_count_by_hand_follows_a_policy_that_became_narrower() -> None:
+    """5 by hand, then a maximum of 4: 4."""
+    made = book()
+    made.override("chat", 5, NOON + 600, NOON)
+    made.set_policy("models: {chat: {max_instances: 4}}", NOON)
+    override = made.spec("chat", NOON, 60, None).override
+    assert override is not None
+    assert override.num_instances == 4
+
+
 def test_what_is_not_in_the_policy_can_not_be_paused_or_scaled() -> None:
     """A misspelt name is told, with those there are."""
     made = book()
