@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x63ontracts/node.proto\x12\x10tidegate.node.v1\"(\n\x10GetStatusRequest\x12\x14\n\x0cwith_extents\x18\x01 \x01(\x08\"\xb7\x02\n\nNodeStatus\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12*\n\x04pool\x18\x02 \x01(\x0b\x32\x1c.tidegate.node.v1.PoolStatus\x12-\n\x06models\x18\x03 \x03(\x0b\x32\x1d.tidegate.node.v1.ModelStatus\x12\x33\n\tinstances\x18\x04 \x03(\x0b\x32 .tidegate.node.v1.InstanceStatus\x12/\n\x07workers\x18\x05 \x03(\x0b\x32\x1e.tidegate.node.v1.WorkerStatus\x12\x30\n\x07weights\x18\x06 \x03(\x0b\x32\x1f.tidegate.node.v1.WeightsStatus\x12)\n\x07\x65xtents\x18\x07 \x03(\x0b\x32\x18.tidegate.node.v1.Extent\"s\n\x06\x45xtent\x12\x14\n\x0coffset_bytes\x18\x01 \x01(\x03\x12\x11\n\tnum_bytes\x18\x02 \x01(\x03\x12\r\n\x05model\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x12\n\nworker_pid\x18\x06 \x01(\x03\"\xed\x01\n\nPoolStatus\x12\x13\n\x0btotal_bytes\x18\x01 \x01(\x03\x12\x14\n\x0cleased_bytes\x18\x02 \x01(\x03\x12\x12\n\nfree_bytes\x18\x03 \x01(\x03\x12\x1a\n\x12largest_free_bytes\x18\x04 \x01(\x03\x12\x18\n\x10high_water_bytes\x18\x05 \x01(\x03\x12\x15\n\rweights_bytes\x18\x06 \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\x07 \x01(\x03\x12\x1c\n\x14weights_budget_bytes\x18\x08 \x01(\x03\x12\x1f\n\x17recent_high_water_bytes\x18\t \x01(\x03\"\xd7\x03\n\x0bModelStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x15\n\rweights_bytes\x18\x03 \x01(\x03\x12\x12\n\nnum_spares\x18\x04 \x01(\x05\x12\x15\n\rnum_instances\x18\x05 \x01(\x05\x12\x13\n\x0b\x62lock_bytes\x18\x06 \x01(\x03\x12\x1a\n\x12max_context_tokens\x18\x07 \x01(\x05\x12\x13\n\x0b\x66ingerprint\x18\x08 \x01(\t\x12\x11\n\tprecision\x18\t \x01(\t\x12\x14\n\x0ckv_precision\x18\n \x01(\t\x12\x17\n\x0fkv_leased_bytes\x18\x0b \x01(\x03\x12\x1a\n\x12kv_published_bytes\x18\x0c \x01(\x03\x12\x16\n\x0ekv_floor_bytes\x18\r \x01(\x03\x12\x18\n\x10kv_ceiling_bytes\x18\x0e \x01(\x03\x12\x15\n\rusable_blocks\x18\x0f \x01(\x03\x12\x1c\n\x14prefix_lookup_tokens\x18\x10 \x01(\x03\x12\x19\n\x11prefix_hit_tokens\x18\x11 \x01(\x03\x12/\n\x07tenants\x18\x12 \x03(\x0b\x32\x1e.tidegate.node.v1.TenantStatus\x12\x13\n\x0bnum_refused\x18\x13 \x01(\x03\"M\n\x0cTenantStatus\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x14\n\x0cleased_bytes\x18\x02 \x01(\x03\x12\x17\n\x0fpublished_bytes\x18\x03 \x01(\x03\"\xa3\x01\n\rWeightsStatus\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x11\n\tprecision\x18\x03 \x01(\t\x12\x11\n\tnum_bytes\x18\x04 \x01(\x03\x12\x11\n\tis_pinned\x18\x05 \x01(\x08\x12\x0e\n\x06models\x18\x06 \x03(\t\x12\x19\n\x11last_used_unix_ms\x18\x07 \x01(\x03\x12\x13\n\x0b\x66ingerprint\x18\x08 \x01(\t\"\xf4\x01\n\x0eInstanceStatus\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x10\n\x08stub_pid\x18\x03 \x01(\x03\x12\x12\n\nworker_pid\x18\x04 \x01(\x03\x12\r\n\x05state\x18\x05 \x01(\t\x12\x11\n\tin_flight\x18\x06 \x01(\x05\x12\x0e\n\x06landed\x18\x07 \x01(\x03\x12\x0c\n\x04slot\x18\x08 \x01(\x05\x12\x18\n\x10\x61ttached_unix_ms\x18\t \x01(\x03\x12\x17\n\x0fworker_restarts\x18\n \x01(\x05\x12\x13\n\x0bnum_running\x18\x0b \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x0c \x01(\x05\"a\n\x0cWorkerStatus\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\r\n\x05model\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x10\n\x08instance\x18\x04 \x01(\t\x12\x14\n\x0cleased_bytes\x18\x05 \x01(\x03\"9\n\x14PrepareSparesRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nnum_spares\x18\x02 \x01(\x05\"+\n\x15PrepareSparesResponse\x12\x12\n\nnum_spares\x18\x01 \x01(\x05\"/\n\x0c\x44rainRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\"0\n\rResumeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\"B\n\x11ServeModelRequest\x12\x19\n\x11served_model_json\x18\x01 \x01(\t\x12\x12\n\nnum_spares\x18\x02 \x01(\x05\"!\n\x10\x44ropModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x13\n\x11\x44ropModelResponse\"\"\n\x13\x45victWeightsRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\"3\n\x11PinWeightsRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\tis_pinned\x18\x02 \x01(\x08\x32\xa3\x05\n\x04Node\x12M\n\tGetStatus\x12\".tidegate.node.v1.GetStatusRequest\x1a\x1c.tidegate.node.v1.NodeStatus\x12`\n\rPrepareSpares\x12&.tidegate.node.v1.PrepareSparesRequest\x1a\'.tidegate.node.v1.PrepareSparesResponse\x12I\n\x05\x44rain\x12\x1e.tidegate.node.v1.DrainRequest\x1a .tidegate.node.v1.InstanceStatus\x12K\n\x06Resume\x12\x1f.tidegate.node.v1.ResumeRequest\x1a .tidegate.node.v1.InstanceStatus\x12P\n\nServeModel\x12#.tidegate.node.v1.ServeModelRequest\x1a\x1d.tidegate.node.v1.ModelStatus\x12T\n\tDropModel\x12\".tidegate.node.v1.DropModelRequest\x1a#.tidegate.node.v1.DropModelResponse\x12V\n\x0c\x45victWeights\x12%.tidegate.node.v1.EvictWeightsRequest\x1a\x1f.tidegate.node.v1.WeightsStatus\x12R\n\nPinWeights\x12#.tidegate.node.v1.PinWeightsRequest\x1a\x1f.tidegate.node.v1.WeightsStatusb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x63ontracts/node.proto\x12\x10tidegate.node.v1\"(\n\x10GetStatusRequest\x12\x14\n\x0cwith_extents\x18\x01 \x01(\x08\"\xb7\x02\n\nNodeStatus\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12*\n\x04pool\x18\x02 \x01(\x0b\x32\x1c.tidegate.node.v1.PoolStatus\x12-\n\x06models\x18\x03 \x03(\x0b\x32\x1d.tidegate.node.v1.ModelStatus\x12\x33\n\tinstances\x18\x04 \x03(\x0b\x32 .tidegate.node.v1.InstanceStatus\x12/\n\x07workers\x18\x05 \x03(\x0b\x32\x1e.tidegate.node.v1.WorkerStatus\x12\x30\n\x07weights\x18\x06 \x03(\x0b\x32\x1f.tidegate.node.v1.WeightsStatus\x12)\n\x07\x65xtents\x18\x07 \x03(\x0b\x32\x18.tidegate.node.v1.Extent\"s\n\x06\x45xtent\x12\x14\n\x0coffset_bytes\x18\x01 \x01(\x03\x12\x11\n\tnum_bytes\x18\x02 \x01(\x03\x12\r\n\x05model\x18\x03 \x01(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06tenant\x18\x05 \x01(\t\x12\x12\n\nworker_pid\x18\x06 \x01(\x03\"\xed\x01\n\nPoolStatus\x12\x13\n\x0btotal_bytes\x18\x01 \x01(\x03\x12\x14\n\x0cleased_bytes\x18\x02 \x01(\x03\x12\x12\n\nfree_bytes\x18\x03 \x01(\x03\x12\x1a\n\x12largest_free_bytes\x18\x04 \x01(\x03\x12\x18\n\x10high_water_bytes\x18\x05 \x01(\x03\x12\x15\n\rweights_bytes\x18\x06 \x01(\x03\x12\x14\n\x0c\x63\x61\x63hed_bytes\x18\x07 \x01(\x03\x12\x1c\n\x14weights_budget_bytes\x18\x08 \x01(\x03\x12\x1f\n\x17recent_high_water_bytes\x18\t \x01(\x03\"\xf0\x03\n\x0bModelStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x15\n\rweights_bytes\x18\x03 \x01(\x03\x12\x12\n\nnum_spares\x18\x04 \x01(\x05\x12\x15\n\rnum_instances\x18\x05 \x01(\x05\x12\x13\n\x0b\x62lock_bytes\x18\x06 \x01(\x03\x12\x1a\n\x12max_context_tokens\x18\x07 \x01(\x05\x12\x13\n\x0b\x66ingerprint\x18\x08 \x01(\t\x12\x11\n\tprecision\x18\t \x01(\t\x12\x14\n\x0ckv_precision\x18\n \x01(\t\x12\x17\n\x0fkv_leased_bytes\x18\x0b \x01(\x03\x12\x1a\n\x12kv_published_bytes\x18\x0c \x01(\x03\x12\x16\n\x0ekv_floor_bytes\x18\r \x01(\x03\x12\x18\n\x10kv_ceiling_bytes\x18\x0e \x01(\x03\x12\x15\n\rusable_blocks\x18\x0f \x01(\x03\x12\x1c\n\x14prefix_lookup_tokens\x18\x10 \x01(\x03\x12\x19\n\x11prefix_hit_tokens\x18\x11 \x01(\x03\x12/\n\x07tenants\x18\x12 \x03(\x0b\x32\x1e.tidegate.node.v1.TenantStatus\x12\x13\n\x0bnum_refused\x18\x13 \x01(\x03\x12\x17\n\x0fkv_cached_bytes\x18\x14 \x01(\x03\"M\n\x0cTenantStatus\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x14\n\x0cleased_bytes\x18\x02 \x01(\x03\x12\x17\n\x0fpublished_bytes\x18\x03 \x01(\x03\"\xa3\x01\n\rWeightsStatus\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x11\n\tprecision\x18\x03 \x01(\t\x12\x11\n\tnum_bytes\x18\x04 \x01(\x03\x12\x11\n\tis_pinned\x18\x05 \x01(\x08\x12\x0e\n\x06models\x18\x06 \x03(\t\x12\x19\n\x11last_used_unix_ms\x18\x07 \x01(\x03\x12\x13\n\x0b\x66ingerprint\x18\x08 \x01(\t\"\x81\x02\n\x0eInstanceStatus\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x10\n\x08stub_pid\x18\x03 \x01(\x03\x12\x12\n\nworker_pid\x18\x04 \x01(\x03\x12\r\n\x05state\x18\x05 \x01(\t\x12\x11\n\tin_flight\x18\x06 \x01(\x05\x12\x0e\n\x06landed\x18\x07 \x01(\x03\x12\x0c\n\x04slot\x18\x08 \x01(\x05\x12\x18\n\x10\x61ttached_unix_ms\x18\t \x01(\x03\x12\x17\n\x0fworker_restarts\x18\n \x01(\x05\x12\x13\n\x0bnum_running\x18\x0b \x01(\x05\x12\x13\n\x0bnum_waiting\x18\x0c \x01(\x05\x12\x0b\n\x03\x63\x61p\x18\r \x01(\x05\"a\n\x0cWorkerStatus\x12\x0b\n\x03pid\x18\x01 \x01(\x03\x12\r\n\x05model\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x10\n\x08instance\x18\x04 \x01(\t\x12\x14\n\x0cleased_bytes\x18\x05 \x01(\x03\"9\n\x14PrepareSparesRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x12\n\nnum_spares\x18\x02 \x01(\x05\"+\n\x15PrepareSparesResponse\x12\x12\n\nnum_spares\x18\x01 \x01(\x05\"/\n\x0c\x44rainRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\"0\n\rResumeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\"B\n\x11ServeModelRequest\x12\x19\n\x11served_model_json\x18\x01 \x01(\t\x12\x12\n\nnum_spares\x18\x02 \x01(\x05\"!\n\x10\x44ropModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x13\n\x11\x44ropModelResponse\"\"\n\x13\x45victWeightsRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\"3\n\x11PinWeightsRequest\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x11\n\tis_pinned\x18\x02 \x01(\x08\x32\xa3\x05\n\x04Node\x12M\n\tGetStatus\x12\".tidegate.node.v1.GetStatusRequest\x1a\x1c.tidegate.node.v1.NodeStatus\x12`\n\rPrepareSpares\x12&.tidegate.node.v1.PrepareSparesRequest\x1a\'.tidegate.node.v1.PrepareSparesResponse\x12I\n\x05\x44rain\x12\x1e.tidegate.node.v1.DrainRequest\x1a .tidegate.node.v1.InstanceStatus\x12K\n\x06Resume\x12\x1f.tidegate.node.v1.ResumeRequest\x1a .tidegate.node.v1.InstanceStatus\x12P\n\nServeModel\x12#.tidegate.node.v1.ServeModelRequest\x1a\x1d.tidegate.node.v1.ModelStatus\x12T\n\tDropModel\x12\".tidegate.node.v1.DropModelRequest\x1a#.tidegate.node.v1.DropModelResponse\x12V\n\x0c\x45victWeights\x12%.tidegate.node.v1.EvictWeightsRequest\x1a\x1f.tidegate.node.v1.WeightsStatus\x12R\n\nPinWeights\x12#.tidegate.node.v1.PinWeightsRequest\x1a\x1f.tidegate.node.v1.WeightsStatusb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,33 +40,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_POOLSTATUS']._serialized_start=516
   _globals['_POOLSTATUS']._serialized_end=753
   _globals['_MODELSTATUS']._serialized_start=756
-  _globals['_MODELSTATUS']._serialized_end=1227
-  _globals['_TENANTSTATUS']._serialized_start=1229
-  _globals['_TENANTSTATUS']._serialized_end=1306
-  _globals['_WEIGHTSSTATUS']._serialized_start=1309
-  _globals['_WEIGHTSSTATUS']._serialized_end=1472
-  _globals['_INSTANCESTATUS']._serialized_start=1475
-  _globals['_INSTANCESTATUS']._serialized_end=1719
-  _globals['_WORKERSTATUS']._serialized_start=1721
-  _globals['_WORKERSTATUS']._serialized_end=1818
-  _globals['_PREPARESPARESREQUEST']._serialized_start=1820
-  _globals['_PREPARESPARESREQUEST']._serialized_end=1877
-  _globals['_PREPARESPARESRESPONSE']._serialized_start=1879
-  _globals['_PREPARESPARESRESPONSE']._serialized_end=1922
-  _globals['_DRAINREQUEST']._serialized_start=1924
-  _globals['_DRAINREQUEST']._serialized_end=1971
-  _globals['_RESUMEREQUEST']._serialized_start=1973
-  _globals['_RESUMEREQUEST']._serialized_end=2021
-  _globals['_SERVEMODELREQUEST']._serialized_start=2023
-  _globals['_SERVEMODELREQUEST']._serialized_end=2089
-  _globals['_DROPMODELREQUEST']._serialized_start=2091
-  _globals['_DROPMODELREQUEST']._serialized_end=2124
-  _globals['_DROPMODELRESPONSE']._serialized_start=2126
-  _globals['_DROPMODELRESPONSE']._serialized_end=2145
-  _globals['_EVICTWEIGHTSREQUEST']._serialized_start=2147
-  _globals['_EVICTWEIGHTSREQUEST']._serialized_end=2181
-  _globals['_PINWEIGHTSREQUEST']._serialized_start=2183
-  _globals['_PINWEIGHTSREQUEST']._serialized_end=2234
-  _globals['_NODE']._serialized_start=2237
-  _globals['_NODE']._serialized_end=2912
+  _globals['_MODELSTATUS']._serialized_end=1252
+  _globals['_TENANTSTATUS']._serialized_start=1254
+  _globals['_TENANTSTATUS']._serialized_end=1331
+  _globals['_WEIGHTSSTATUS']._serialized_start=1334
+  _globals['_WEIGHTSSTATUS']._serialized_end=1497
+  _globals['_INSTANCESTATUS']._serialized_start=1500
+  _globals['_INSTANCESTATUS']._serialized_end=1757
+  _globals['_WORKERSTATUS']._serialized_start=1759
+  _globals['_WORKERSTATUS']._serialized_end=1856
+  _globals['_PREPARESPARESREQUEST']._serialized_start=1858
+  _globals['_PREPARESPARESREQUEST']._serialized_end=1915
+  _globals['_PREPARESPARESRESPONSE']._serialized_start=1917
+  _globals['_PREPARESPARESRESPONSE']._serialized_end=1960
+  _globals['_DRAINREQUEST']._serialized_start=1962
+  _globals['_DRAINREQUEST']._serialized_end=2009
+  _globals['_RESUMEREQUEST']._serialized_start=2011
+  _globals['_RESUMEREQUEST']._serialized_end=2059
+  _globals['_SERVEMODELREQUEST']._serialized_start=2061
+  _globals['_SERVEMODELREQUEST']._serialized_end=2127
+  _globals['_DROPMODELREQUEST']._serialized_start=2129
+  _globals['_DROPMODELREQUEST']._serialized_end=2162
+  _globals['_DROPMODELRESPONSE']._serialized_start=2164
+  _globals['_DROPMODELRESPONSE']._serialized_end=2183
+  _globals['_EVICTWEIGHTSREQUEST']._serialized_start=2185
+  _globals['_EVICTWEIGHTSREQUEST']._serialized_end=2219
+  _globals['_PINWEIGHTSREQUEST']._serialized_start=2221
+  _globals['_PINWEIGHTSREQUEST']._serialized_end=2272
+  _globals['_NODE']._serialized_start=2275
+  _globals['_NODE']._serialized_end=2950
 # @@protoc_insertion_point(module_scope)

@@ -69,7 +69,7 @@ class PoolStatus(_message.Message):
     def __init__(self, total_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., largest_free_bytes: _Optional[int] = ..., high_water_bytes: _Optional[int] = ..., weights_bytes: _Optional[int] = ..., cached_bytes: _Optional[int] = ..., weights_budget_bytes: _Optional[int] = ..., recent_high_water_bytes: _Optional[int] = ...) -> None: ...
 
 class ModelStatus(_message.Message):
-    __slots__ = ("name", "kind", "weights_bytes", "num_spares", "num_instances", "block_bytes", "max_context_tokens", "fingerprint", "precision", "kv_precision", "kv_leased_bytes", "kv_published_bytes", "kv_floor_bytes", "kv_ceiling_bytes", "usable_blocks", "prefix_lookup_tokens", "prefix_hit_tokens", "tenants", "num_refused")
+    __slots__ = ("name", "kind", "weights_bytes", "num_spares", "num_instances", "block_bytes", "max_context_tokens", "fingerprint", "precision", "kv_precision", "kv_leased_bytes", "kv_published_bytes", "kv_floor_bytes", "kv_ceiling_bytes", "usable_blocks", "prefix_lookup_tokens", "prefix_hit_tokens", "tenants", "num_refused", "kv_cached_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class ModelStatus(_message.Message):
     PREFIX_HIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     NUM_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHED_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     weights_bytes: int
@@ -108,7 +109,8 @@ class ModelStatus(_message.Message):
     prefix_hit_tokens: int
     tenants: _containers.RepeatedCompositeFieldContainer[TenantStatus]
     num_refused: int
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., weights_bytes: _Optional[int] = ..., num_spares: _Optional[int] = ..., num_instances: _Optional[int] = ..., block_bytes: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., precision: _Optional[str] = ..., kv_precision: _Optional[str] = ..., kv_leased_bytes: _Optional[int] = ..., kv_published_bytes: _Optional[int] = ..., kv_floor_bytes: _Optional[int] = ..., kv_ceiling_bytes: _Optional[int] = ..., usable_blocks: _Optional[int] = ..., prefix_lookup_tokens: _Optional[int] = ..., prefix_hit_tokens: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ..., num_refused: _Optional[int] = ...) -> None: ...
+    kv_cached_bytes: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., weights_bytes: _Optional[int] = ..., num_spares: _Optional[int] = ..., num_instances: _Optional[int] = ..., block_bytes: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., fingerprint: _Optional[str] = ..., precision: _Optional[str] = ..., kv_precision: _Optional[str] = ..., kv_leased_bytes: _Optional[int] = ..., kv_published_bytes: _Optional[int] = ..., kv_floor_bytes: _Optional[int] = ..., kv_ceiling_bytes: _Optional[int] = ..., usable_blocks: _Optional[int] = ..., prefix_lookup_tokens: _Optional[int] = ..., prefix_hit_tokens: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantStatus, _Mapping]]] = ..., num_refused: _Optional[int] = ..., kv_cached_bytes: _Optional[int] = ...) -> None: ...
 
 class TenantStatus(_message.Message):
     __slots__ = ("tenant", "leased_bytes", "published_bytes")
@@ -141,7 +143,7 @@ class WeightsStatus(_message.Message):
     def __init__(self, key: _Optional[str] = ..., path: _Optional[str] = ..., precision: _Optional[str] = ..., num_bytes: _Optional[int] = ..., is_pinned: _Optional[bool] = ..., models: _Optional[_Iterable[str]] = ..., last_used_unix_ms: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class InstanceStatus(_message.Message):
-    __slots__ = ("model", "instance", "stub_pid", "worker_pid", "state", "in_flight", "landed", "slot", "attached_unix_ms", "worker_restarts", "num_running", "num_waiting")
+    __slots__ = ("model", "instance", "stub_pid", "worker_pid", "state", "in_flight", "landed", "slot", "attached_unix_ms", "worker_restarts", "num_running", "num_waiting", "cap")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     STUB_PID_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +156,7 @@ class InstanceStatus(_message.Message):
     WORKER_RESTARTS_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
+    CAP_FIELD_NUMBER: _ClassVar[int]
     model: str
     instance: str
     stub_pid: int
@@ -166,7 +169,8 @@ class InstanceStatus(_message.Message):
     worker_restarts: int
     num_running: int
     num_waiting: int
-    def __init__(self, model: _Optional[str] = ..., instance: _Optional[str] = ..., stub_pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., state: _Optional[str] = ..., in_flight: _Optional[int] = ..., landed: _Optional[int] = ..., slot: _Optional[int] = ..., attached_unix_ms: _Optional[int] = ..., worker_restarts: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ...) -> None: ...
+    cap: int
+    def __init__(self, model: _Optional[str] = ..., instance: _Optional[str] = ..., stub_pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., state: _Optional[str] = ..., in_flight: _Optional[int] = ..., landed: _Optional[int] = ..., slot: _Optional[int] = ..., attached_unix_ms: _Optional[int] = ..., worker_restarts: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., cap: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("pid", "model", "state", "instance", "leased_bytes")

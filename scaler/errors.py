@@ -12,6 +12,7 @@ ScaleError
 ├── Busy                  another update of this model runs
 ├── NodeUnreachable       no answer from the node daemon
 ├── NodeRefused           the node daemon's own words; nothing has changed
+├── GpuUnreadable         no NVML, no such device, or it does not answer
 ├── WantedUnknown         how many are wanted is not known here, and no guess is safe
 ├── PolicyInvalid         a policy that is not taken; what ran before runs on
 ├── RevisionMoved         another policy is in force than the sender thinks
@@ -75,6 +76,10 @@ class NodeRefused(ScaleError):
 
 
 class WantedUnknown(ScaleError):
+    pass
+
+
+class GpuUnreadable(ScaleError):
     pass
 
 

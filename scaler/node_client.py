@@ -9,6 +9,7 @@ import msgspec
 
 from contracts import node_pb2, node_pb2_grpc
 from contracts.stack import ServedModel
+from scaler.channels import connect
 from scaler.errors import NodeRefused, NodeUnreachable, ScaleError
 from scaler.instance_update import InstanceLoad
 
@@ -27,7 +28,7 @@ class NodeClient:
 
     def __init__(self, socket_path: str) -> None:
         self.socket_path = socket_path
-        self._channel = grpc.aio.insecure_channel(f"unix:{socket_path}")
+        self._channel = connect(f"unix:{socket_path}")
         self._stub: Any = node_pb2_grpc.NodeStub(self._channel)  # type: ignore[no-untyped-call]  # generated
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from scaler.channels import connect
 from scaler.errors import LoadPending, LoadRefused, ModelUnknown, ScaleError, TritonUnreachable
 
 CALL_TIMEOUT_S = 10.0
@@ -31,7 +32,7 @@ class TritonClient:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._channel = grpc.aio.insecure_channel(address)
+        self._channel = connect(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def close(self) -> None:

@@ -266,6 +266,7 @@ def describe_instance(view: NodeView, instance: Instance) -> node_pb2.InstanceSt
         worker_restarts=instance.worker_restarts,
         num_running=word(Word.RUNNING),
         num_waiting=word(Word.WAITING),
+        cap=word(Word.CAP),
     )
 
 

@@ -51,6 +51,7 @@ def fill_model(status: node_pb2.ModelStatus, stats: ModelStats | None, block_tok
         return
     status.kv_leased_bytes = stats.leased_bytes
     status.kv_published_bytes = stats.published_bytes
+    status.kv_cached_bytes = stats.cached_bytes
     status.usable_blocks = stats.usable_blocks
     status.prefix_lookup_tokens = stats.lookup_blocks * block_tokens
     status.prefix_hit_tokens = stats.hit_blocks * block_tokens
