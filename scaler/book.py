@@ -6,7 +6,7 @@ kept has not happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,17 +15,22 @@ import msgspec
 from scaler.book_state import BookState, Reserved, Revision, Said, ScaledTo
 from scaler.decision import Floor, Override, Spec
 from scaler.errors import (
+    AllPaused,
     NotManaged,
     OutOfRange,
     PolicyInvalid,
+    ReservationOfPolicy,
     ReservationTaken,
     ReservationUnknown,
     RevisionMoved,
+    ScaleError,
 )
 from scaler.policy import MAX_SECONDS, ModelPolicy, Policy, Reservation
 from scaler.reservations import Window, floors, next_window
 
 Value = TypeVar("Value")
+
+OBSERVED_WORDS = "observed only, the policy does not name it"
 
 MAX_REVISIONS = 20
 """Kept to look at and to go back to."""
@@ -50,11 +55,19 @@ class Book:
     """`keep` is called with each new state before it is in force; what it raises leaves the old one."""
 
     def __init__(
-        self, state: BookState | None = None, *, keep: Callable[[BookState], None] = lambda state: None
+        self,
+        state: BookState | None = None,
+        *,
+        keep: Callable[[BookState], None] = lambda state: None,
+        observed: Sequence[str] = (),
     ) -> None:
-        """Raises PolicyInvalid when the state's own policy does not pass (any more)."""
+        """`observed`: models that are served; those that the policy does not name are looked at, never changed.
+
+        Raises PolicyInvalid when the state's own policy does not pass (any more).
+        """
         self._state = state or BookState()
         self._keep = keep
+        self._observed = tuple(observed)
         self._policy = Policy.parse(self._state.revisions[-1].text) if self._state.revisions else Policy()
 
     @property
@@ -72,12 +85,17 @@ class Book:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Those that are scaled."""
-        return tuple(self._policy.models)
+        """Those that are scaled, then those that are observed only."""
+        return (*self._policy.models, *(name for name in self._observed if not self.is_managed(name)))
+
+    def is_managed(self, model: str) -> bool:
+        return model in self._policy.models
 
     def spec(self, model: str, now: float, lead_s: float, forecast: Floor | None) -> Spec:
-        """What a decision at `now` has to follow. Raises NotManaged."""
-        policy = self._model_policy(model)
+        """What a decision at `now` has to follow; for a model that is observed only, a pause. Raises NotManaged."""
+        if model in self._observed and not self.is_managed(model):
+            return Spec(model, ModelPolicy(), lead_s, is_paused=True, pause_words=OBSERVED_WORDS)
+        policy, pause = self._model_policy(model), self.pause_of(model)
         reserved = floors(self._reservations_of(model), now, lead_s, policy.max_instances)
         return Spec(
             model=model,
@@ -85,7 +103,8 @@ class Book:
             lead_s=lead_s,
             floors=tuple(floor for floor in (reserved, forecast) if floor is not None),
             override=self.override_of(model, now),
-            is_paused=self.pause_of(model) is not None,
+            is_paused=pause is not None,
+            pause_words=f"paused by {pause.in_words()}" if pause else "",
         )
 
     # --- the policy ---
@@ -144,12 +163,12 @@ class Book:
 
     def resume(self, model: str | None, now: float) -> None:
         """The policy decides again: ends a pause and a count by hand. None: of all models. Raises NotManaged, and
-        OutOfRange for one model while all are paused."""
+        AllPaused for one model while all are."""
         if model is None:
             return self._change(all_paused=None, paused={}, scaled_to={})
         self._model_policy(model)
         if self._state.all_paused is not None:
-            raise OutOfRange(f"all models are paused, {model!r} can't be resumed alone; resume all of them")
+            raise AllPaused(f"all models are paused, {model!r} can't be resumed alone; resume all of them")
         self._change(
             paused=_without(self._state.paused, model), scaled_to=_without(self._state.scaled_to, model)
         )
@@ -214,10 +233,10 @@ class Book:
         self._change(reserved=(*held, entry))
 
     def cancel(self, name: str, now: float) -> None:
-        """Raises ReservationUnknown."""
+        """Raises ReservationUnknown, and ReservationOfPolicy for one that stands there."""
         kept = tuple(each for each in self._state.reserved if each.name != name)
         if len(kept) == len(self._state.reserved):
-            raise ReservationUnknown(self._why_unknown(name))
+            raise self._not_reserved(name)
         self._change(reserved=kept)
 
     def reservations(self, now: float) -> list[Listed]:
@@ -236,12 +255,14 @@ class Book:
         of_api = [_item(each) for each in self._state.reserved if each.model == model]
         return [*self._policy.models[model].reservations, *of_api]
 
-    def _why_unknown(self, name: str) -> str:
+    def _not_reserved(self, name: str) -> ScaleError:
         for model, policy in self._policy.models.items():
             if any(item.name == name for item in policy.reservations):
-                return f"reservation {name!r} stands in the policy of {model!r}; set a policy without it"
+                return ReservationOfPolicy(
+                    f"reservation {name!r} stands in the policy of {model!r}; set a policy without it"
+                )
         there = ", ".join(each.name for each in self._state.reserved) or "none"
-        return f"no reservation {name!r}; there are: {there}"
+        return ReservationUnknown(f"no reservation {name!r}; there are: {there}")
 
     # --- all of it ---
 

@@ -165,7 +165,7 @@ def _is_saturated(moment: _Moment) -> bool:
 
 
 def _paused(moment: _Moment) -> Decision | None:
-    return moment.hold(Cause.PAUSED, "paused") if moment.spec.is_paused else None
+    return moment.hold(Cause.PAUSED, moment.spec.pause_words or "paused") if moment.spec.is_paused else None
 
 
 def _override(moment: _Moment) -> Decision | None:

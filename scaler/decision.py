@@ -77,6 +77,8 @@ class Spec:
     """Reservations and the forecast, as they stand at `now`."""
     override: Override | None = None
     is_paused: bool = False
+    pause_words: str = ""
+    """Whose pause it is: "paused by ada: debugging"."""
 
 
 class Sample(NamedTuple):

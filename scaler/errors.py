@@ -17,9 +17,11 @@ ScaleError
 ├── PolicyInvalid         a policy that is not taken; what ran before runs on
 ├── RevisionMoved         another policy is in force than the sender thinks
 ├── NotManaged            the policy does not name the model
+├── AllPaused             one model can't be resumed while all are paused
 ├── OutOfRange            what an operator asked for is beyond what the policy allows
 ├── ReservationTaken      another reservation has the name
 ├── ReservationUnknown    no reservation has the name
+├── ReservationOfPolicy   it stands in the policy, and is changed there
 ├── StateUnreadable       the state file is not one of ours, or can't be read
 └── StateUnwritable       the state can't be kept, so the change is not made
 """
@@ -99,6 +101,10 @@ class NotManaged(ScaleError):
     pass
 
 
+class AllPaused(ScaleError):
+    pass
+
+
 class OutOfRange(ScaleError):
     pass
 
@@ -108,6 +114,10 @@ class ReservationTaken(ScaleError):
 
 
 class ReservationUnknown(ScaleError):
+    pass
+
+
+class ReservationOfPolicy(ScaleError):
     pass
 
 

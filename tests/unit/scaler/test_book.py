@@ -8,9 +8,11 @@ from scaler.book import MAX_REVISIONS, Book
 from scaler.book_state import BookState
 from scaler.decision import Floor
 from scaler.errors import (
+    AllPaused,
     NotManaged,
     OutOfRange,
     PolicyInvalid,
+    ReservationOfPolicy,
     ReservationTaken,
     ReservationUnknown,
     RevisionMoved,
@@ -48,6 +50,19 @@ def test_without_a_policy_nothing_is_scaled() -> None:
         NotManaged, match="'chat' is not scaled: the policy names none; add it under `models:`"
     ):
         empty.spec("chat", NOON, 60, None)
+
+
+def test_a_served_model_that_the_policy_does_not_name_is_observed_and_never_changed() -> None:
+    """As if it were paused, until a policy names it; by hand it is left alone too."""
+    made = Book(observed=("chat", "embed"))
+    made.set_policy("models: {embed: {}}", NOON)
+    assert (made.models, made.is_managed("chat")) == (("embed", "chat"), False)
+    spec = made.spec("chat", NOON, 60, None)
+    assert (spec.is_paused, spec.pause_words) == (True, "observed only, the policy does not name it")
+    with pytest.raises(NotManaged):
+        made.override("chat", 2, NOON + 1, NOON)
+    made.set_policy(POLICY, NOON)
+    assert not made.spec("chat", NOON, 60, None).is_paused
 
 
 def test_a_policy_that_is_taken_is_numbered_and_remembered() -> None:
@@ -181,7 +196,8 @@ def test_a_pause_holds_until_it_is_resumed() -> None:
     """Of one model; the other goes on."""
     made = book()
     made.pause("chat", NOON, who="ada", why="debugging")
-    assert made.spec("chat", NOON, 60, None).is_paused
+    spec = made.spec("chat", NOON, 60, None)
+    assert (spec.is_paused, spec.pause_words) == (True, "paused by ada: debugging")
     assert not made.spec("embed", NOON, 60, None).is_paused
     said = made.pause_of("chat")
     assert said is not None
@@ -196,7 +212,7 @@ def test_a_pause_of_all_holds_for_models_of_a_later_policy_too() -> None:
     made.pause(None, NOON)
     made.set_policy(POLICY + "  late: {}\n", NOON)
     assert made.spec("late", NOON, 60, None).is_paused
-    with pytest.raises(OutOfRange, match="all models are paused, 'chat' can't be resumed alone"):
+    with pytest.raises(AllPaused, match="all models are paused, 'chat' can't be resumed alone"):
         made.resume("chat", NOON)
     made.override("late", 2, NOON + 600, NOON)
     made.resume(None, NOON)
@@ -304,7 +320,7 @@ def test_a_cancelled_reservation_is_gone_and_one_of_the_policy_is_not_cancelled(
     made.reserve("chat", daily(), NOON)
     made.cancel("launch", NOON)
     assert [each.item.name for each in made.reservations(NOON)] == ["day"]
-    with pytest.raises(ReservationUnknown, match="'day' stands in the policy of 'chat'"):
+    with pytest.raises(ReservationOfPolicy, match="'day' stands in the policy of 'chat'"):
         made.cancel("day", NOON)
     with pytest.raises(ReservationUnknown, match="no reservation 'launch'; there are: none"):
         made.cancel("launch", NOON)
