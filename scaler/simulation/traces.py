@@ -1,0 +1,254 @@
+"""Recorded load: what the public traces hold, read into one form.
+
+The files are not part of tidegate. They are looked for in $TIDEGATE_TRACES, else in `../shared/traces` beside the
+repository; a trace that is not there is a `TraceMissing` that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+ENVIRONMENT = "TIDEGATE_TRACES"
+SEED = 7
+DEFAULT_FOLDER = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
+
+
+class TraceError(Exception):
+    """A trace can't be read. The text says which, where, and what would help."""
+
+
+class TraceMissing(TraceError):
+    """There is no such file here."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests over time, from 0 s on."""
+
+    name: str
+    start_unix_s: float
+    """When second 0 was, for seasons and reservations."""
+    bin_s: float
+    counts: Floats
+    """Requests in each bin."""
+    known: Bools
+    """False: nothing was recorded in this bin. `counts` bridges it, no figure counts it."""
+    arrivals_s: Floats | None = None
+    """Each request's own moment, where the trace has it."""
+
+    @property
+    def length_s(self) -> float:
+        return len(self.counts) * self.bin_s
+
+    def num_ticks(self, tick_s: float) -> int:
+        """The last one may be an incomplete tick: no request is left out."""
+        return math.ceil(self.length_s / tick_s - 1e-9)
+
+    @property
+    def num_requests(self) -> float:
+        return float(self.counts[self.known].sum())
+
+    def rates(self, period_s: float) -> Floats:
+        """Requests per second, the mean of each period of known bins; an incomplete last period is left out."""
+        per = max(1, round(period_s / self.bin_s))
+        whole = len(self.counts) // per * per
+        if not whole:
+            return np.array([self.counts.mean() / self.bin_s])
+        rates = self.counts[:whole].reshape(-1, per).mean(axis=1) / self.bin_s
+        return np.asarray(rates[self.known[:whole].reshape(-1, per).all(axis=1)], dtype=np.float64)
+
+    def rate_at(self, at_s: float) -> float:
+        """Requests per second in the minute around a moment; where bins are wider, in its bin."""
+        per = max(1, round(60.0 / self.bin_s))
+        first = min(int(at_s / self.bin_s), len(self.counts) - 1) // per * per
+        return float(self.counts[first : first + per].mean()) / self.bin_s
+
+    def peak_per_s(self) -> float:
+        """The busiest minute's mean rate; for bins wider than a minute, the busiest bin's."""
+        return float(self.rates(60.0).max())
+
+    def per_tick(self, tick_s: float) -> Floats:
+        """Requests in each tick: the recorded moments where there are any.
+
+        A bin of several ticks is dealt out by chance, each request for itself, with a fixed seed: cut evenly, the
+        load would be smoother than any real one. Each bin keeps its sum.
+        """
+        edges = np.arange(self.num_ticks(tick_s) + 1) * tick_s
+        if self.arrivals_s is not None:
+            return np.diff(np.searchsorted(self.arrivals_s, edges)).astype(np.float64)
+        per_bin = round(self.bin_s / tick_s)
+        if per_bin > 1 and math.isclose(per_bin * tick_s, self.bin_s):
+            dealt = np.random.default_rng(SEED).multinomial(
+                np.rint(self.counts).astype(np.int64), np.full(per_bin, 1 / per_bin)
+            )
+            return dealt.ravel().astype(np.float64)
+        total = np.concatenate(([0.0], np.cumsum(self.counts)))
+        return np.diff(np.interp(edges, np.arange(len(total)) * self.bin_s, total))
+
+    def known_ticks(self, tick_s: float) -> Bools:
+        bins = (np.arange(self.num_ticks(tick_s)) * tick_s / self.bin_s + 1e-9).astype(int)
+        return np.asarray(self.known[bins])
+
+
+def of_counts(name: str, counts: Floats, bin_s: float, start_unix_s: float = 0.0) -> Trace:
+    return Trace(name, start_unix_s, bin_s, counts, np.ones(len(counts), dtype=bool))
+
+
+def of_arrivals(name: str, arrivals_s: Floats, start_unix_s: float = 0.0, bin_s: float = 1.0) -> Trace:
+    """Moments in any order; second 0 is the first one. Raises TraceError when there is none."""
+    if not len(arrivals_s):
+        raise TraceError(f"{name}: no request in it")
+    ordered = np.sort(arrivals_s) - arrivals_s.min()
+    counts = np.bincount((ordered // bin_s).astype(int)).astype(np.float64)
+    return Trace(name, start_unix_s, bin_s, counts, np.ones(len(counts), dtype=bool), ordered)
+
+
+def peak_of(factor: float, base_per_s: float, before_s: float, peak_s: float, after_s: float) -> Trace:
+    """Flat load with one known peak: `base_per_s`, then `factor` times it for `peak_s`, then as before."""
+    bin_s = 60.0
+    spans = ((before_s, 1.0), (peak_s, factor), (after_s, 1.0))
+    rates = np.concatenate([np.full(round(span / bin_s), times) for span, times in spans])
+    return of_counts(f"peak x{factor:g}", rates * base_per_s * bin_s, bin_s)
+
+
+def read_azure_stamps(path: Path) -> Trace:
+    """Azure 2023: a row a request, TIMESTAMP in UTC with 100 ns."""
+    rows = _rows(path, "TIMESTAMP,")
+    stamps = np.array([datetime.fromisoformat(f"{row[:26]}+00:00").timestamp() for row in rows])
+    return of_arrivals(path.stem, stamps, float(stamps.min()) if len(stamps) else 0.0)
+
+
+def read_azure_bins(path: Path) -> Trace:
+    """Azure 2024 in bins of 10 s: columns Time and TIMESTAMP, and the latter is the count.
+
+    The bins were rounded, so the first and the last have half the width: the first is doubled, the last dropped.
+    """
+    rows = [row.split(",") for row in _rows(path, "Time,TIMESTAMP")]
+    counts = np.array([float(row[1]) for row in rows])[:-1]
+    if not len(counts):
+        raise TraceError(f"{path}: needs two bins at least")
+    counts[0] *= 2
+    start = datetime.fromisoformat(rows[0][0]).replace(tzinfo=UTC)
+    return of_counts(path.stem, counts, 10.0, start.timestamp())
+
+
+def read_servegen(path: Path) -> Trace:
+    """ServeGen in windows of 10 minutes: t_s, rate_rps. A window of rate 0 is missing data, not an idle hour."""
+    rows = [row.split(",") for row in _rows(path, "t_s,rate_rps")]
+    rates = np.array([float(row[1]) for row in rows])
+    known = rates > 0
+    if not known.any():
+        raise TraceError(f"{path}: every window is empty")
+    window_s = 600.0
+    at = np.array([float(row[0]) for row in rows]) / window_s
+    bins = np.arange(round(at[-1]) + 1)
+    bridged = np.interp(bins, at[known], rates[known])
+    return Trace(path.stem, 0.0, window_s, bridged * window_s, np.isin(bins, at[known]))
+
+
+def read_mooncake(path: Path) -> Trace:
+    """Mooncake: a JSON object a line, `timestamp` in ms. The conversation trace is quantised to about 3 s."""
+    stamps = [float(json.loads(line)["timestamp"]) for line in path.read_text().splitlines() if line.strip()]
+    return of_arrivals(path.stem, np.array(stamps) / 1000.0)
+
+
+def read_counts(path: Path) -> Trace:
+    """A CSV of your own: `seconds,count`, evenly spaced, with or without that header."""
+    rows = [row.split(",") for row in path.read_text().splitlines() if row.strip()]
+    if rows and not _is_number(rows[0][0]):
+        rows = rows[1:]
+    try:
+        table = np.array([(float(row[0]), float(row[1])) for row in rows])
+    except (ValueError, IndexError) as exc:
+        raise TraceError(f"{path}: {exc}; each line must read seconds,count") from exc
+    if len(table) < 2:
+        raise TraceError(f"{path}: {len(table)} bins, needs two at least")
+    steps = np.diff(table[:, 0])
+    if steps.min() <= 0 or not np.allclose(steps, steps[0], rtol=1e-3):
+        raise TraceError(
+            f"{path}: bins are {steps.min():g} to {steps.max():g} s apart, must be even and rising; "
+            "write 0 for empty bins"
+        )
+    if table[:, 1].min() < 0 or not np.isfinite(table).all():
+        raise TraceError(f"{path}: counts must be numbers from 0 on")
+    return of_counts(path.stem, table[:, 1], float(steps[0]), float(table[0, 0]))
+
+
+NAMES: dict[str, tuple[str, Callable[[Path], Trace]]] = {
+    "conv24": ("azure2024/invocations_ten_second_Conversation.csv", read_azure_bins),
+    "code24": ("azure2024/invocations_ten_second_Coding.csv", read_azure_bins),
+    "conv23": ("azure2023/AzureLLMInferenceTrace_conv.csv", read_azure_stamps),
+    "code23": ("azure2023/AzureLLMInferenceTrace_code.csv", read_azure_stamps),
+    "mooncake": ("mooncake/conversation_trace.jsonl", read_mooncake),
+    "mooncake-synthetic": ("mooncake/synthetic_trace.jsonl", read_mooncake),
+    "m-large": ("servegen/language_m-large_10min_aggregate.csv", read_servegen),
+    "m-mid": ("servegen/language_m-mid_10min_aggregate.csv", read_servegen),
+    "m-small": ("servegen/language_m-small_10min_aggregate.csv", read_servegen),
+    "deepseek-r1": ("servegen/reason_deepseek-r1_10min_aggregate.csv", read_servegen),
+    "mm-image": ("servegen/multimodal_mm-image_10min_aggregate.csv", read_servegen),
+}
+"""Short name -> file under the traces' folder, and what reads it."""
+
+_HEADERS: tuple[tuple[str, Callable[[Path], Trace]], ...] = (
+    ("TIMESTAMP,", read_azure_stamps),
+    ("Time,TIMESTAMP", read_azure_bins),
+    ("t_s,rate_rps", read_servegen),
+    ("{", read_mooncake),
+)
+
+
+def folder() -> Path:
+    given = os.environ.get(ENVIRONMENT)
+    return Path(given) if given else DEFAULT_FOLDER
+
+
+def load(name: str) -> Trace:
+    """One of NAMES, or a file in any of the forms above. Raises TraceMissing and TraceError."""
+    if name in NAMES:
+        file, read = NAMES[name]
+        trace = _checked(folder() / file, read, f"set ${ENVIRONMENT} to the folder that holds {file}")
+        return Trace(name, trace.start_unix_s, trace.bin_s, trace.counts, trace.known, trace.arrivals_s)
+    path = Path(name)
+    if not path.is_file():
+        raise TraceMissing(f"no trace {name!r}: no such file, and none of {', '.join(NAMES)}")
+    with path.open(errors="replace") as lines:
+        first = lines.readline(200)
+    read = next((reader for start, reader in _HEADERS if first.startswith(start)), read_counts)
+    return _checked(path, read, "")
+
+
+def _checked(path: Path, read: Callable[[Path], Trace], hint: str) -> Trace:
+    if not path.is_file():
+        raise TraceMissing(f"no trace {path}: no such file; {hint}")
+    try:
+        return read(path)
+    except (ValueError, IndexError, KeyError, TypeError) as exc:
+        raise TraceError(f"{path} can't be read: {exc}") from exc
+
+
+def _rows(path: Path, header: str) -> list[str]:
+    """Without the header, which must begin so. Raises TraceError."""
+    first, *rows = path.read_text().splitlines() or [""]
+    if not first.startswith(header):
+        raise TraceError(f"{path} begins {first[:40]!r}, expected {header!r}")
+    return [row for row in rows if row.strip()]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
