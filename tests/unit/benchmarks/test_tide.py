@@ -1,0 +1,79 @@
+"""The tide bench's day, its sender's honesty, and the figures taken from a day."""
+
+import random
+
+import pytest
+
+from benchmarks.tide_day import Day, Stage
+from benchmarks.tide_figures import Sample, Side, waiting_at
+from benchmarks.tide_load import Call, Sent
+
+DAY = Day(10.0, (Stage(60), Stage(100, crest=10), Stage(40)))
+
+
+def call(due_s: float, started_s: float, ended_s: float, pid: int = 1, rows: int = 1) -> Call:
+    return Call(due_s, started_s, ended_s, ended_s + 0.001, pid, rows)
+
+
+def test_a_wave_rises_from_the_valley_to_its_crest_and_back():
+    """10/s, 100/s in the middle of the wave, 10/s again; 55/s a quarter into it."""
+    rates = [DAY.rate_per_s(at_s) for at_s in (0, 59.9, 85, 110, 160, 199)]
+    assert rates == pytest.approx([10, 10, 55, 100, 10, 10])
+    assert DAY.seconds == 200
+
+
+def test_valley_and_peak_are_told_by_the_rate():
+    """The slopes are neither."""
+    assert [DAY.is_valley(at_s) for at_s in (10, 85, 110, 190)] == [True, False, False, True]
+    assert [DAY.is_peak(at_s) for at_s in (10, 85, 110, 190)] == [False, False, True, False]
+
+
+def test_arrivals_follow_the_rate_and_the_seed():
+    """600 in the first valley's minute, 5,500 in the wave, the same ones for the same seed."""
+    times = Day(100.0, DAY.stages).arrivals(random.Random(7))
+    assert times == Day(100.0, DAY.stages).arrivals(random.Random(7))
+    assert times == sorted(times)
+    assert sum(at_s < 60 for at_s in times) == pytest.approx(6000, rel=0.05)
+    assert sum(60 <= at_s < 160 for at_s in times) == pytest.approx(55000, rel=0.02)
+
+
+def test_the_seconds_of_a_batch_count_once_however_many_requests_were_in_it():
+    """Two requests in one batch of 2 s and one alone for 1 s, on one instance for 10 s: 30 % busy."""
+    calls = [call(0, 1, 3, rows=2), call(0.5, 1, 3, rows=2), call(4, 5, 6)]
+    side = Side(Day(1.0, (Stage(10),)), Sent(calls), [Sample(0, 1, 1), Sample(10, 1, 1)])
+    assert side.utilization == pytest.approx(0.3)
+    assert side.mean_rows == pytest.approx(1.5)
+
+
+def test_what_runs_past_the_days_end_does_not_count_for_it():
+    """A batch from 9 s to 12 s of a day of 10 s: 1 s of it, of 10 instance-seconds."""
+    side = Side(Day(1.0, (Stage(10),)), Sent([call(9, 9, 12)]), [Sample(0, 1, 1), Sample(14, 1, 1)])
+    assert side.utilization == pytest.approx(0.1)
+
+
+def test_an_instance_costs_until_it_is_gone():
+    """One for 4 s, three for 2 s of which one drains, one for 4 s: 14 instance-seconds, 4 in the second half."""
+    samples = [Sample(0, 1, 1), Sample(4, 3, 2), Sample(6, 1, 1), Sample(10, 1, 1)]
+    side = Side(Day(1.0, (Stage(10),)), Sent(), samples)
+    assert side.instance_seconds() == pytest.approx(14)
+    assert side.instance_seconds(lambda at_s: at_s >= 5) == pytest.approx(4)
+    assert side.most_instances == 3
+
+
+def test_waiting_counts_from_when_a_request_was_due():
+    """Due at 1 s, on the device at 3 s: it waited 2 s, whenever it was sent."""
+    calls = [call(1, 3, 4), call(2, 3, 4), call(5, 5, 6)]
+    side = Side(Day(1.0, (Stage(10),)), Sent(calls), [])
+    assert side.p99_wait_s() == 2
+    assert side.p99_wait_s(lambda due_s: due_s > 4) == 0
+    assert waiting_at(calls, [0, 1, 2.5, 3, 5]) == [0, 1, 2, 0, 0]
+
+
+def test_a_late_sender_makes_the_day_invalid():
+    """2 of 100 requests 50 ms late: the 99th percentile is; 1 of 100 is borne."""
+    on_time = Side(DAY, Sent(late_s=[0.001] * 99 + [0.050]), [])
+    late = Side(DAY, Sent(late_s=[0.001] * 98 + [0.050] * 2), [])
+    assert on_time.invalid_because() is None
+    assert (late.invalid_because() or "").startswith(
+        "INVALID: the sender itself was late, 50.0 ms at the 99th percentile; at most 10 ms"
+    )
