@@ -13,21 +13,24 @@ from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInco
 
 class Allocator:
     """Extents of `total_bytes` bytes from `first_byte` on. Finding a hole is a binary search over the sizes there
-    are, and the lowest one of its size is taken."""
+    are, and the lowest one of its size is taken.
 
-    def __init__(self, total_bytes: int, first_byte: int = 0) -> None:
+    `usable`: for each alignment in it, what requests of exactly so many bytes would get, is kept up to date at each
+    change. Several allocators may add to one.
+    """
+
+    def __init__(self, total_bytes: int, first_byte: int = 0, usable: dict[int, int] | None = None) -> None:
         if total_bytes < 0:
             raise ValueError(f"total_bytes = {total_bytes}, must not be negative")
         self.total_bytes = total_bytes
         self.first_byte = first_byte
         self.leased_bytes = 0
+        self._usable = {} if usable is None else usable
         self._extents: dict[int, int] = {}
         self._size_of_hole: dict[int, int] = {}
         self._hole_ending_at: dict[int, int] = {}
-        self._sizes: list[int] = []
-        """Of the holes, each once, sorted."""
-        self._holes_of_size: dict[int, list[int]] = {}
-        """Their offsets, sorted."""
+        self._holes: list[tuple[int, int]] = []
+        """(size, offset), sorted."""
         if total_bytes:
             self._add_hole(first_byte, total_bytes)
 
@@ -42,7 +45,7 @@ class Allocator:
     @property
     def largest_free_bytes(self) -> int:
         """Of one hole; an aligned request may find less room in it."""
-        return self._sizes[-1] if self._sizes else 0
+        return self._holes[-1][0] if self._holes else 0
 
     def alloc(self, nbytes: int, alignment: int = 1) -> int | None:
         """Offset of a new extent, a multiple of `alignment`, in the smallest hole it fits; None: no hole does.
@@ -51,13 +54,12 @@ class Allocator:
         """
         if nbytes <= 0 or alignment <= 0:
             raise ValueError(f"nbytes = {nbytes}, alignment = {alignment}, must both be positive")
-        for index in range(bisect_left(self._sizes, nbytes), len(self._sizes)):
-            size = self._sizes[index]
-            for hole in self._holes_of_size[size]:
-                offset = -(-hole // alignment) * alignment
-                if offset + nbytes <= hole + size:
-                    self._carve(hole, size, offset, nbytes)
-                    return offset
+        for index in range(bisect_left(self._holes, (nbytes,)), len(self._holes)):
+            size, hole = self._holes[index]
+            offset = -(-hole // alignment) * alignment
+            if offset + nbytes <= hole + size:
+                self._carve(hole, size, offset, nbytes)
+                return offset
         return None
 
     def free(self, offset: int) -> int:
@@ -92,10 +94,12 @@ class Allocator:
 
     def aligned_free_bytes(self, alignment: int) -> int:
         """All that requests of exactly `alignment` bytes, so aligned, would get now."""
-        return sum(
-            max(0, (hole + size) // alignment * alignment - -(-hole // alignment) * alignment)
-            for hole, size in self._size_of_hole.items()
-        )
+        return sum(_aligned_bytes(hole, size, alignment) for hole, size in self._size_of_hole.items())
+
+    def retire(self) -> None:
+        """The range is empty and goes: what is free in it is usable no more. The allocator has no hole left."""
+        for hole in list(self._size_of_hole):
+            self._remove_hole(hole)
 
     def size_of(self, offset: int) -> int | None:
         """Bytes of the extent that starts at `offset`; None: none does."""
@@ -104,11 +108,7 @@ class Allocator:
     def largest_aligned_bytes(self, alignment: int) -> int:
         """The largest multiple of `alignment` that `alloc` would grant now at that alignment."""
         return max(
-            (
-                (hole + size) // alignment * alignment - -(-hole // alignment) * alignment
-                for hole, size in self._size_of_hole.items()
-            ),
-            default=0,
+            (_aligned_bytes(hole, size, alignment) for hole, size in self._size_of_hole.items()), default=0
         )
 
     def check(self) -> None:
@@ -133,9 +133,8 @@ class Allocator:
                 f"extents hold {sum(self._extents.values())} bytes, the count says {self.leased_bytes}"
             )
         by_size = sorted((size, offset) for offset, size in self._size_of_hole.items())
-        indexed = [(size, offset) for size in self._sizes for offset in self._holes_of_size[size]]
         by_end = {offset + size: offset for offset, size in self._size_of_hole.items()}
-        if by_size != indexed or by_end != self._hole_ending_at:
+        if by_size != self._holes or by_end != self._hole_ending_at:
             raise PoolInconsistent(f"the indices over {len(by_size)} holes disagree")
 
     def _carve(self, hole: int, size: int, offset: int, nbytes: int) -> None:
@@ -150,21 +149,16 @@ class Allocator:
     def _add_hole(self, offset: int, size: int) -> None:
         self._size_of_hole[offset] = size
         self._hole_ending_at[offset + size] = offset
-        holes = self._holes_of_size.get(size)
-        if holes is None:
-            insort(self._sizes, size)
-            self._holes_of_size[size] = [offset]
-        else:
-            insort(holes, offset)
+        insort(self._holes, (size, offset))
+        for alignment in self._usable:
+            self._usable[alignment] += _aligned_bytes(offset, size, alignment)
 
     def _remove_hole(self, offset: int) -> None:
         size = self._size_of_hole.pop(offset)
         del self._hole_ending_at[offset + size]
-        holes = self._holes_of_size[size]
-        if len(holes) == 1:
-            del self._holes_of_size[size], self._sizes[bisect_left(self._sizes, size)]
-        else:
-            del holes[bisect_left(holes, offset)]
+        del self._holes[bisect_left(self._holes, (size, offset))]
+        for alignment in self._usable:
+            self._usable[alignment] -= _aligned_bytes(offset, size, alignment)
 
     def no_extent_at(self, offset: int) -> ExtentUnknown | ExtentFreedTwice:
         """The error for an offset where no extent starts; it knows whether one may have been there."""
@@ -174,3 +168,9 @@ class Allocator:
                     f"offset {offset} lies in a hole ({hole}, {size} bytes): freed before?"
                 )
         return ExtentUnknown(f"no extent starts at offset {offset} of {self.total_bytes} bytes")
+
+
+def _aligned_bytes(hole: int, size: int, alignment: int) -> int:
+    """What of a hole lies between the first and the last multiple of `alignment` in it."""
+    nbytes = (hole + size) // alignment * alignment - -(-hole // alignment) * alignment
+    return nbytes if nbytes > 0 else 0  # `max` would cost as much as the rest

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from python_backend.node.prefix import PrefixIndex, PublishedBlock
-from python_backend.node.quota import ModelQuota
+from python_backend.node.ledger import ModelBooks
+from python_backend.node.prefix import PublishedBlock
 from python_backend.node.regions import Regions
-
-
-@dataclass
-class ModelBooks:
-    """What the pool counts of one model."""
-
-    block_bytes: int
-    quota: ModelQuota
-    prefixes: PrefixIndex = field(default_factory=PrefixIndex)
-    leased_bytes: int = 0
-    leased_by_tenant: Counter[str] = field(default_factory=Counter)
-    num_refused: int = 0
-
-    @property
-    def held_bytes(self) -> int:
-        return self.leased_bytes + self.prefixes.num_read * self.block_bytes
 
 
 def oldest_foreign_region(

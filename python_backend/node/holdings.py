@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
-@dataclass
+@dataclass(slots=True)
 class Lease:
     model: str
     tenant: str
@@ -19,6 +19,9 @@ class _Extents:
     by_offset: dict[int, Lease] = field(default_factory=dict)
     offsets: list[int] = field(default_factory=list)
     """Sorted."""
+
+
+_NONE = _Extents()
 
 
 class Holdings:
@@ -34,37 +37,49 @@ class Holdings:
                 yield owner, offset, lease
 
     def of(self, owner: int) -> list[tuple[int, Lease]]:
-        extents = self._of_owner.get(owner)
-        return list(extents.by_offset.items()) if extents else []
+        return list(self._of_owner.get(owner, _NONE).by_offset.items())
 
-    def from_byte(self, owner: int, start: int) -> Iterator[tuple[int, Lease]]:
-        """The owner's extents from the one that contains `start` on."""
-        extents = self._of_owner.get(owner)
-        if extents is None:
-            return
-        index = max(0, bisect_right(extents.offsets, start) - 1)
-        for offset in extents.offsets[index:]:
-            if offset + extents.by_offset[offset].nbytes > start:
-                yield offset, extents.by_offset[offset]
+    def is_extent(self, owner: int, start: int, end: int) -> bool:
+        """Whether one of the owner's extents is exactly this range."""
+        lease = self._of_owner.get(owner, _NONE).by_offset.get(start)
+        return lease is not None and lease.nbytes == end - start
+
+    def extents_within(self, owner: int, start: int, end: int) -> list[int]:
+        """Those of the owner's extents that begin in the range."""
+        offsets = self._of_owner.get(owner, _NONE).offsets
+        return offsets[bisect_left(offsets, start) : bisect_left(offsets, end)]
+
+    def extent_across(self, owner: int, at: int) -> int | None:
+        """The owner's extent that begins before `at` and ends after it."""
+        extents = self._of_owner.get(owner, _NONE)
+        index = bisect_left(extents.offsets, at) - 1
+        if index < 0:
+            return None
+        offset = extents.offsets[index]
+        return offset if offset + extents.by_offset[offset].nbytes > at else None
 
     def first_gap(self, owner: int, start: int, end: int) -> int | None:
         """The first byte of the range that the owner does not hold; None: it holds all of it."""
+        extents = self._of_owner.get(owner, _NONE)
         at = start
-        for offset, lease in self.from_byte(owner, start):
+        for index in range(max(0, bisect_right(extents.offsets, start) - 1), len(extents.offsets)):
+            offset = extents.offsets[index]
             if offset > at or at >= end:
                 break
-            at = offset + lease.nbytes
+            at = max(at, offset + extents.by_offset[offset].nbytes)
         return at if at < end else None
 
     def add(self, owner: int, offset: int, lease: Lease) -> None:
-        extents = self._of_owner.setdefault(owner, _Extents())
+        extents = self._of_owner.get(owner)
+        if extents is None:
+            extents = self._of_owner[owner] = _Extents()
         extents.by_offset[offset] = lease
         insort(extents.offsets, offset)
 
     def remove(self, owner: int, offset: int) -> Lease:
         extents = self._of_owner[owner]
         lease = extents.by_offset.pop(offset)
-        extents.offsets.remove(offset)
+        del extents.offsets[bisect_left(extents.offsets, offset)]
         if not extents.offsets:
             del self._of_owner[owner]
         return lease

@@ -7,18 +7,18 @@ give something back is the desk's.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from python_backend.node.audit import check_owners
 from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInconsistent, ReferenceUnknown
-from python_backend.node.eviction import ModelBooks, emptiest_region, oldest_foreign_region
+from python_backend.node.eviction import emptiest_region, oldest_foreign_region
 from python_backend.node.holdings import Holdings, Lease
+from python_backend.node.ledger import Ledger, ModelBooks
 from python_backend.node.pool_figures import ModelStats, PoolExtent, PoolStats, Refused
 from python_backend.node.prefix import PublishedBlock
-from python_backend.node.quota import Allowance, ModelQuota, allowance
+from python_backend.node.quota import ModelQuota
 from python_backend.node.regions import Regions
 
-CHECKED_A_STEP = 1024
 FOREIGN_REGIONS = 4
 """Evictions that even one block may cost: another model's region may lie so that nothing aligned fits."""
 MAX_STUCK_SHARE = 0.06
@@ -35,10 +35,10 @@ class Pool:
 
     def __init__(self, total_bytes: int) -> None:
         self._regions = Regions(total_bytes)
-        self._models: dict[str, ModelBooks] = {}
+        self._ledger = Ledger(total_bytes)
+        self._models = self._ledger.models
         self._holdings = Holdings()
         self._now = 0
-        self._high_water_bytes = 0
         self._num_failed_checks = 0
 
     @property
@@ -53,7 +53,8 @@ class Pool:
     def add_model(self, model: str, block_bytes: int, quota: ModelQuota) -> None:
         """Harmless when repeated with the same values."""
         if model not in self._models:
-            self._models[model] = ModelBooks(block_bytes, quota)
+            self._ledger.add(ModelBooks(model, block_bytes, quota))
+            self._regions.follow(block_bytes)
 
     def remove_model(self, model: str) -> None:
         """Its cached blocks are evicted. Raises PoolInconsistent while anything of it is held."""
@@ -64,7 +65,9 @@ class Pool:
             raise PoolInconsistent(f"model {model} goes, but {books.held_bytes} bytes of it are still held")
         for block in list(books.prefixes.cached()):
             self._evict(books, block)
-        del self._models[model]
+        self._ledger.remove(model)
+        if all(other.block_bytes != books.block_bytes for other in self._models.values()):
+            self._regions.unfollow(books.block_bytes)
 
     # --- leases ---
 
@@ -73,32 +76,23 @@ class Pool:
         self._now += 1
         books = self._models[model]
         nbytes = num_blocks * books.block_bytes
-        limit = self._allowance(model, tenant)
-        if nbytes > limit.nbytes:
-            books.num_refused += 1
-            largest = min(limit.nbytes, self._regions.largest_aligned_bytes(model, books.block_bytes))
-            return Refused(
-                max(0, largest) // books.block_bytes, limit.rule, max(0, limit.nbytes) // books.block_bytes
-            )
-        offset = self._alloc(model, books, nbytes)
+        standing = self._ledger.standing(books, tenant)
+        allowed = max(0, standing.allowed_bytes())
+        if nbytes > allowed:
+            return self._refuse(books, allowed, standing.rule())
+        offset = self._alloc(books, nbytes)
         if offset is None:
-            books.num_refused += 1
-            largest = self._regions.largest_aligned_bytes(model, books.block_bytes)
-            return Refused(
-                largest // books.block_bytes,
-                f"no run of {num_blocks} blocks is free",
-                limit.nbytes // books.block_bytes,
-                is_in_pieces=self.usable_bytes(model) >= nbytes,
-            )
+            rule = f"no run of {num_blocks} blocks is free"
+            return self._refuse(books, allowed, rule, is_in_pieces=self.usable_bytes(model) >= nbytes)
         self._hold(owner, offset, Lease(model, tenant, nbytes))
-        self._note_high_water()
+        self._ledger.settle(books)
         return offset // books.block_bytes
 
     def release(self, owner: int, model: str, first_block: int, num_blocks: int) -> None:
         """Any run of blocks that `owner` holds on lease. Raises ExtentUnknown, ExtentFreedTwice; then nothing has
         changed."""
-        block_bytes = self._models[model].block_bytes
-        start, end = first_block * block_bytes, (first_block + num_blocks) * block_bytes
+        books = self._models[model]
+        start, end = first_block * books.block_bytes, (first_block + num_blocks) * books.block_bytes
         if num_blocks <= 0:
             raise ExtentUnknown(f"owner {owner} releases {num_blocks} blocks")
         self._check_held(owner, start, end)
@@ -106,6 +100,7 @@ class Pool:
         for offset in self._cut_out(owner, start, end):
             self._let_go(owner, offset)
             self._regions.free(offset)
+        self._ledger.settle(books)
 
     def forget(self, owner: int) -> int:
         """Everything that a connection held returns; the bytes on lease that were. Harmless when repeated."""
@@ -116,6 +111,7 @@ class Pool:
         self._now += 1
         for books in self._models.values():
             books.prefixes.forget(owner, self._now)
+            self._ledger.settle(books)
             self._trim_cache(books)
         return returned_bytes
 
@@ -128,9 +124,9 @@ class Pool:
         """The leading published blocks, each with one more reference of `owner`."""
         books = self._models[model]
         self._now += 1
-        spare_blocks = max(0, self._allowance(model, "").nbytes // books.block_bytes)
+        spare_blocks = max(0, self._ledger.standing(books, "").allowed_bytes() // books.block_bytes)
         offsets = books.prefixes.match(owner, digests, tokens, self._now, spare_blocks)
-        self._note_high_water()
+        self._ledger.settle(books)
         return [offset // books.block_bytes for offset in offsets]
 
     def publish(self, owner: int, model: str, tenant: str, block: int, digest: bytes, tokens: bytes) -> bool:
@@ -159,6 +155,7 @@ class Pool:
         books = self._models[model]
         self._now += 1
         books.prefixes.drop(owner, [block * books.block_bytes for block in blocks], self._now)
+        self._ledger.settle(books)
         self._trim_cache(books)
 
     def tidy(self) -> int:
@@ -180,7 +177,7 @@ class Pool:
 
     def usable_bytes(self, model: str) -> int:
         """Of the free bytes, those that the model could lease in single blocks."""
-        return self._regions.usable_bytes(model, self._models[model].block_bytes)
+        return self._regions.usable_bytes(self._models[model].block_bytes)
 
     def stats(self) -> PoolStats:
         published = sum(b.prefixes.num_published * b.block_bytes for b in self._models.values())
@@ -192,7 +189,7 @@ class Pool:
             cached_bytes=sum(b.prefixes.num_cached * b.block_bytes for b in self._models.values()),
             free_bytes=self.total_bytes - used,
             largest_free_bytes=self._regions.largest_free_bytes,
-            high_water_bytes=self._high_water_bytes,
+            high_water_bytes=self._ledger.high_water_bytes,
             num_failed_checks=self._num_failed_checks,
         )
 
@@ -248,55 +245,18 @@ class Pool:
             for books in self._models.values():
                 books.prefixes.check()
                 yield
-            yield from self._check_owners()
+            yield from check_owners(self._models, self._holdings, self._regions)
+            self._ledger.check()
         except PoolInconsistent:
             self._num_failed_checks += 1
             raise
 
-    def _check_owners(self) -> Iterator[None]:
-        """Each extent that the arena gave is one lease's or one published block's, and the counts are right."""
-        owned: dict[int, int] = {}
-        leased: Counter[str] = Counter()
-        for model, offset, nbytes, is_leased in self._owned():
-            if offset in owned or self._regions.size_of(offset) != nbytes:
-                raise PoolInconsistent(f"{model} has {nbytes} bytes at {offset}, the arena gave otherwise")
-            owned[offset] = nbytes
-            leased[model] += nbytes if is_leased else 0
-            if len(owned) % CHECKED_A_STEP == 0:
-                yield
-        if sum(owned.values()) != self._regions.used_bytes:
-            raise PoolInconsistent(
-                f"{sum(owned.values())} bytes have owners, the arena gave {self._regions.used_bytes}"
-            )
-        for model, books in self._models.items():
-            if books.leased_bytes != leased[model] or sum(books.leased_by_tenant.values()) != leased[model]:
-                raise PoolInconsistent(
-                    f"{model}: {leased[model]} bytes on lease, its count says {books.leased_bytes}"
-                )
-
-    def _owned(self) -> Iterator[tuple[str, int, int, bool]]:
-        """Model, offset, bytes, and whether it is a lease."""
-        for _, offset, lease in self._holdings.all():
-            yield lease.model, offset, lease.nbytes, True
-        for model, books in self._models.items():
-            for block in books.prefixes.blocks():
-                yield model, block.offset, books.block_bytes, False
-
     # --- within ---
 
-    def _allowance(self, model: str, tenant: str) -> Allowance:
-        books = self._models[model]
-        held_by_tenant = books.leased_by_tenant[tenant] + (
-            books.prefixes.num_read_of(tenant) * books.block_bytes
-        )
-        return allowance(
-            model,
-            tenant,
-            {name: b.quota for name, b in self._models.items()},
-            {name: b.held_bytes for name, b in self._models.items()},
-            {(model, tenant): held_by_tenant},
-            self.total_bytes,
-        )
+    def _refuse(self, books: ModelBooks, allowed: int, rule: str, is_in_pieces: bool = False) -> Refused:
+        books.num_refused += 1
+        largest = min(allowed, self._regions.largest_aligned_bytes(books.block_bytes))
+        return Refused(largest // books.block_bytes, rule, allowed // books.block_bytes, is_in_pieces)
 
     def _may_publish(self, books: ModelBooks, tenant: str) -> bool:
         ceiling = books.quota.tenant_ceiling_bytes
@@ -304,7 +264,8 @@ class Pool:
             return True
         return (books.prefixes.num_published_of(tenant) + 1) * books.block_bytes <= ceiling
 
-    def _alloc(self, model: str, books: ModelBooks, nbytes: int) -> int | None:
+    def _alloc(self, books: ModelBooks, nbytes: int) -> int | None:
+        model = books.model
         offset = self._regions.alloc(model, nbytes, books.block_bytes)
         if offset is not None or (nbytes > books.block_bytes and self.usable_bytes(model) >= nbytes):
             return offset  # enough is free, though in pieces: nothing is evicted before that is used
@@ -354,6 +315,8 @@ class Pool:
 
     def _check_held(self, owner: int, start: int, end: int) -> None:
         """Raises unless `owner` leases every byte of the range."""
+        if self._holdings.is_extent(owner, start, end):
+            return
         gap = self._holdings.first_gap(owner, start, end)
         if gap is None:
             return
@@ -368,13 +331,12 @@ class Pool:
 
     def _cut_out(self, owner: int, start: int, end: int) -> list[int]:
         """Split the owner's extents at both ends of a range that it holds; the extents inside."""
-        for at in (start, end):
-            for offset, lease in list(self._holdings.from_byte(owner, at)):
-                if offset < at < offset + lease.nbytes:
+        if not self._holdings.is_extent(owner, start, end):
+            for at in (start, end):
+                if (offset := self._holdings.extent_across(owner, at)) is not None:
                     self._regions.split(offset, at - offset)
                     self._holdings.split(owner, offset, at)
-                break
-        return [offset for offset, _ in self._holdings.from_byte(owner, start) if start <= offset < end]
+        return self._holdings.extents_within(owner, start, end)
 
     def _hold(self, owner: int, offset: int, lease: Lease) -> None:
         self._holdings.add(owner, offset, lease)
@@ -388,7 +350,3 @@ class Pool:
         books.leased_bytes -= lease.nbytes
         books.leased_by_tenant[lease.tenant] -= lease.nbytes
         return lease
-
-    def _note_high_water(self) -> None:
-        held = sum(books.held_bytes for books in self._models.values())
-        self._high_water_bytes = max(self._high_water_bytes, held)

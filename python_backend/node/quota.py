@@ -6,7 +6,6 @@ by nobody. Pure arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from contracts.stack import ServedModel
@@ -33,35 +32,38 @@ class ModelQuota:
         )
 
 
-@dataclass(frozen=True)
-class Allowance:
-    """What a request may have, and which rule says so."""
+@dataclass(slots=True)
+class Standing:
+    """What the rules look at when a model asks for more on a tenant's account."""
 
-    nbytes: int
-    rule: str
+    model: str
+    tenant: str
+    quota: ModelQuota
+    free_bytes: int
+    """Held by nobody."""
+    owed_bytes: int
+    """Of them, what the other models' floors still lack."""
+    held_bytes: int
+    tenant_held_bytes: int
 
+    def allowed_bytes(self) -> int:
+        """The most that may be granted now; 0 or less: nothing."""
+        allowed = self.free_bytes - self.owed_bytes
+        quota = self.quota
+        if quota.ceiling_bytes:
+            allowed = min(allowed, quota.ceiling_bytes - self.held_bytes)
+        if quota.tenant_ceiling_bytes and self.tenant:
+            allowed = min(allowed, quota.tenant_ceiling_bytes - self.tenant_held_bytes)
+        return allowed
 
-def allowance(
-    model: str,
-    tenant: str,
-    quotas: Mapping[str, ModelQuota],
-    held: Mapping[str, int],
-    held_by_tenant: Mapping[tuple[str, str], int],
-    total_bytes: int,
-) -> Allowance:
-    """The most that `model` may be granted now on `tenant`'s account; 0 bytes or less: nothing."""
-    quota = quotas.get(model, ModelQuota())
-    owed = sum(
-        max(0, other.floor_bytes - held.get(name, 0)) for name, other in quotas.items() if name != model
-    )
-    free = total_bytes - sum(held.values())
-    rules = [Allowance(free - owed, f"{free} bytes are free, {owed} of them are other models' floors")]
-    if quota.ceiling_bytes:
-        has = held.get(model, 0)
-        text = f"{model} holds {has} bytes, its ceiling is {quota.ceiling_bytes}"
-        rules.append(Allowance(quota.ceiling_bytes - has, text))
-    if quota.tenant_ceiling_bytes and tenant:
-        has = held_by_tenant.get((model, tenant), 0)
-        text = f"tenant {tenant!r} holds {has} bytes of {model}, its ceiling is {quota.tenant_ceiling_bytes}"
-        rules.append(Allowance(quota.tenant_ceiling_bytes - has, text))
-    return min(rules, key=lambda rule: rule.nbytes)
+    def rule(self) -> str:
+        """Which rule allows no more than `allowed_bytes`, with its numbers."""
+        quota, allowed = self.quota, self.allowed_bytes()
+        if allowed == self.free_bytes - self.owed_bytes:
+            return f"{self.free_bytes} bytes are free, {self.owed_bytes} of them are other models' floors"
+        if quota.ceiling_bytes and allowed == quota.ceiling_bytes - self.held_bytes:
+            return f"{self.model} holds {self.held_bytes} bytes, its ceiling is {quota.ceiling_bytes}"
+        return (
+            f"tenant {self.tenant!r} holds {self.tenant_held_bytes} bytes of {self.model}, its ceiling is"
+            f" {quota.tenant_ceiling_bytes}"
+        )

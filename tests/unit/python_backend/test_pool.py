@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import pairwise, product
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -343,6 +346,42 @@ class PoolMachine(RuleBasedStateMachine):
     def tidy(self) -> None:
         self.pool.tidy()
 
+    @rule(block_bytes=st.sampled_from([B, 30]), floor=st.sampled_from([0, 300]))
+    def another_model_comes_or_goes(self, block_bytes: int, floor: int) -> None:
+        if "c" in self.pool._models:
+            self.pool.remove_model("c")
+        else:
+            self.pool.add_model("c", block_bytes, ModelQuota(floor_bytes=floor))
+
+    @invariant()
+    def what_is_kept_at_each_change_is_what_adding_up_gives(self) -> None:
+        """From the list of extents alone: what each model and tenant holds, and what the floors lack."""
+        held: Counter[tuple[str, str]] = Counter()
+        for extent in self.pool.extents():
+            held[extent.model, extent.tenant] += extent.nbytes if extent.state != "cached" else 0
+        models = self.pool._models
+        of_model = {m: sum(n for (name, _), n in held.items() if name == m) for m in models}
+        lacks = {m: max(0, books.quota.floor_bytes - of_model[m]) for m, books in models.items()}
+        for model, tenant in product(models, ["", "t"]):
+            standing = self.pool._ledger.standing(models[model], tenant)
+            assert standing.free_bytes == 5000 - sum(of_model.values())
+            assert standing.owed_bytes == sum(lacks.values()) - lacks[model]
+            assert standing.held_bytes == of_model[model]
+            assert standing.tenant_held_bytes == held[model, tenant]
+
+    @invariant()
+    def usable_bytes_are_those_of_the_holes_one_by_one(self) -> None:
+        """Holes end at extents and at the edges of regions."""
+        regions = [(region.offset, region.end) for region in self.pool._regions._by_offset.values()]
+        pieces = [(extent.offset, extent.offset + extent.nbytes) for extent in self.pool.extents()]
+        edges = {0, 5000, *(edge for bounds in (*regions, *pieces) for edge in bounds)}
+        spans = pairwise(sorted(edges))
+        holes = [span for span in spans if not any(start <= span[0] < end for start, end in pieces)]
+        for model, books in self.pool._models.items():
+            size = books.block_bytes
+            usable = sum(max(0, end // size - -(-start // size)) * size for start, end in holes)
+            assert self.pool.usable_bytes(model) == usable
+
     @invariant()
     def the_books_add_up(self) -> None:
         self.pool.check()
@@ -352,8 +391,9 @@ class PoolMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for owner in self.leased:
             self.pool.forget(owner)
-        for model in ("a", "b"):
+        for model in list(self.pool._models):
             self.pool.remove_model(model)
+        assert not self.pool._regions._usable
         assert self.pool.stats().largest_free_bytes == 5000
 
 
