@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from scaler import patience
 from scaler.decision import Cause, Decision, Direction, Spec, State
 from scaler.demand import MAX_GAP_S, Demand, measure, queue_grows, remember
 from scaler.easing import easing, is_quiet, unknown
@@ -34,7 +35,7 @@ def decide(spec: Spec, state: State, observation: Observation, now: float) -> De
         )
     demand = measure(observation)
     pressing = crossed(spec, counts, observation.signals, demand)
-    state = remember(state, spec.policy, observation, now)
+    state = remember(patience.forgotten(state, now), spec.policy, observation, now)
     moment = _Moment(spec, state, counts, observation.signals, demand, pressing, now)
     moment = replace(moment, state=_tracked(moment))
     rules: Sequence[Callable[[_Moment], Decision | None]] = (
@@ -86,6 +87,8 @@ class _Moment:
         direction = Direction.OUT if wanted > before else Direction.IN if wanted < before else Direction.HOLD
         state = self.state
         if direction is Direction.OUT:
+            if cause is Cause.PRESSURE:
+                state = patience.after_scale_out(state, self.spec.policy, self.now)
             state = replace(state, last_out_s=self.now, over_since_s=None, quiet_since_s=None)
         elif direction is Direction.IN:
             state = replace(state, last_in_s=self.now, over_since_s=None, quiet_since_s=None)
@@ -252,10 +255,10 @@ def _in(moment: _Moment) -> Decision | None:
 def _cooldown_left_s(moment: _Moment, cause: Cause) -> float:
     """After a scale-out the survivors' rule waits its whole window: what came back may go again, not at once."""
     policy, state = moment.spec.policy, moment.state
-    window_s = policy.scale_in.window_s if cause is Cause.SURPLUS else policy.cooldown_in_s
-    ends_s = [state.since_s + max(policy.cooldown_in_s, policy.scale_in.window_s)]
+    quiet_s, window_s = patience.cooldown_in_s(state, policy), patience.window_s(state, policy)
+    ends_s = [state.since_s + max(quiet_s, window_s)]
     if state.last_out_s is not None:
-        ends_s.append(state.last_out_s + window_s)
+        ends_s.append(state.last_out_s + (window_s if cause is Cause.SURPLUS else quiet_s))
     if state.last_in_s is not None:
-        ends_s.append(state.last_in_s + policy.cooldown_in_s)
+        ends_s.append(state.last_in_s + quiet_s)
     return max(ends_s) - moment.now

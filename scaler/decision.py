@@ -102,6 +102,10 @@ class State:
     """Since when the demand has been known without a break."""
     last_out_s: float | None = None
     last_in_s: float | None = None
+    patience: float = 1.0
+    """Multiplies the scale-in windows; see `scaler.patience`."""
+    reversed_s: float | None = None
+    """When a scale-in last turned out to have come too early, or patience was last lowered."""
     peaks: tuple[Sample, ...] = ()
     """Demand in busy instances, oldest first, only what a later sample has not exceeded: the first one inside a
     window is its maximum."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from scaler.decision import Sample, State
 from scaler.observation import Observation
+from scaler.patience import cooldown_in_s, window_s
 from scaler.policy import ModelPolicy
 
 QUEUE_LOOK_BACK_S = 10.0
@@ -41,7 +42,7 @@ def remember(state: State, policy: ModelPolicy, observation: Observation, now: f
     """`state` with this observation's demand and queue in its windows."""
     busy, queue = measure(observation).busy, observation.signals.queue
     if busy is not None:
-        kept_s = max(policy.scale_in.window_s, policy.cooldown_in_s)
+        kept_s = max(window_s(state, policy), cooldown_in_s(state, policy))
         peaks = [sample for sample in state.peaks if sample.value > busy and sample.at_s > now - kept_s]
         is_fresh = state.known_since_s is None
         state = replace(
@@ -57,11 +58,11 @@ def remember(state: State, policy: ModelPolicy, observation: Observation, now: f
     return state
 
 
-def peak(state: State, window_s: float, now: float) -> float | None:
-    """The highest demand of the last `window_s`; None when it is not known for all of it."""
-    if state.known_since_s is None or state.known_since_s > now - window_s:
+def peak(state: State, look_back_s: float, now: float) -> float | None:
+    """The highest demand of the last `look_back_s`; None when it is not known for all of it."""
+    if state.known_since_s is None or state.known_since_s > now - look_back_s:
         return None
-    return next((sample.value for sample in state.peaks if sample.at_s >= now - window_s), None)
+    return next((sample.value for sample in state.peaks if sample.at_s >= now - look_back_s), None)
 
 
 def queue_grows(state: State, now: float) -> bool:

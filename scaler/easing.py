@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scaler import patience
 from scaler.decision import Cause, Spec, State
 from scaler.demand import Demand, peak
 from scaler.observation import Counts, Reading, Signals
@@ -52,20 +53,21 @@ def easing(spec: Spec, state: State, counts: Counts, signals: Signals, now: floa
     and needs no quiet, because what it leaves would have borne all of it.
     """
     policy = spec.policy
+    quiet_s, window_s = patience.cooldown_in_s(state, policy), patience.window_s(state, policy)
     found = []
     limit = policy.scale_in.survivors_utilization or policy.target_utilization
-    if state.quiet_since_s is not None and now - state.quiet_since_s >= policy.cooldown_in_s:
-        highest = peak(state, policy.cooldown_in_s, now)
+    if state.quiet_since_s is not None and now - state.quiet_since_s >= quiet_s:
+        highest = peak(state, quiet_s, now)
         if highest is not None:
             words = (
                 f"util ≤ {policy.scale_in.utilization:g} and queue ≤ {policy.scale_in.queue:g} for "
-                f"{policy.cooldown_in_s:g} s"
+                f"{quiet_s:g} s"
             )
             found.append((Cause.QUIET, highest, words))
     if policy.scale_in.survivors_utilization is not None and _queue_is_short(spec, counts, signals):
-        highest = peak(state, policy.scale_in.window_s, now)
-        if highest is not None and now - state.since_s >= policy.scale_in.window_s:
-            words = f"at most {highest:.2f} busy in {policy.scale_in.window_s:g} s"
+        highest = peak(state, window_s, now)
+        if highest is not None:
+            words = f"at most {highest:.2f} busy in {window_s:g} s"
             found.append((Cause.SURPLUS, highest, words))
     options = [
         Easing(needed, cause, f"{words}; {needed} would be {highest / needed:.2f} busy")
