@@ -8,8 +8,9 @@ at which stubs live, because Triton answers OK to a full reload too.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,16 +18,19 @@ from typing import Protocol
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from contracts.stack import Stack
+from scaler import draining, starting
 from scaler import instance_update as update
-from scaler.errors import ConfigDrifted, DrainTimeout, LoadPending, LoadRefused, ScaleError, UpdateTimeout
+from scaler.draining import Say
+from scaler.errors import ConfigDrifted, LoadPending, LoadRefused, UpdateTimeout
+from scaler.finishing import to_its_end
 from scaler.instance_update import InstanceLoad, Plan
 from scaler.model_lock import ModelLock
 from scaler.node_client import NodeClient
+from scaler.starting import EndStubs
+from scaler.stub_processes import end_stubs
 from scaler.triton_client import TritonClient
 
 POLL_S = 0.01
-
-Say = Callable[[str], None]
 
 
 class Triton(Protocol):
@@ -36,17 +40,14 @@ class Triton(Protocol):
     async def load(self, model: str, config_json: str, timeout_s: float) -> None: ...
 
 
-class Node(Protocol):
+class Node(draining.Node, Protocol):
     """What the actuator needs of the node daemon; `NodeClient` is one."""
 
-    async def loads(self, model: str) -> list[InstanceLoad]: ...
-    async def drain(self, model: str, instance: str) -> InstanceLoad: ...
-    async def resume(self, model: str, instance: str) -> None: ...
     async def prepare_spares(self, model: str, num_spares: int, timeout_s: float) -> bool: ...
 
 
 @dataclass(frozen=True)
-class ScaleResult:
+class InstanceChange:
     """What one call did."""
 
     model: str
@@ -70,44 +71,55 @@ class Patience:
     """For warm workers. Past it the load is sent all the same: the stubs wait for their workers then."""
     drain_s: float = 60.0
     """For requests in flight on the instances that go."""
+    start_s: float = 120.0
+    """For added instances to start. Past it they are given up: a stub whose `initialize` hangs, hangs for ever."""
     load_s: float = 15.0
-    """For the load call; it takes 0.2 s to add and 1 to 4 s to remove. Past it only the watching goes on."""
-    update_s: float = 120.0
+    """For the load call of a removal; it takes 1 to 4 s. Past it only the watching goes on."""
+    update_s: float = 180.0
     """For the update as a whole, from the load call on."""
+
+
+DEFAULT_PATIENCE = Patience()
 
 
 class Actuator:
     """Applies instance counts to one Triton. Safe to use from several processes on a node (see ModelLock)."""
 
     def __init__(
-        self, triton: Triton, node: Node, run_dir: Path, *, say: Say, patience: Patience | None = None
+        self, triton: Triton, node: Node, run_dir: Path, *, say: Say, end_stubs: EndStubs | None = None
     ) -> None:
         self._triton = triton
         self._node = node
         self._run_dir = run_dir
         self._say = say
-        self._patience = patience or Patience()
+        self._end_stubs = end_stubs
+        self._starting: dict[str, tuple[str, ...]] = {}
 
-    async def scale(self, model: str, num_instances: int) -> ScaleResult:
+    def starting(self, model: str) -> tuple[str, ...]:
+        """Instances that a call in progress adds; Triton tells nothing of them before they serve."""
+        return self._starting.get(model, ())
+
+    async def scale(
+        self, model: str, num_instances: int, patience: Patience = DEFAULT_PATIENCE
+    ) -> InstanceChange:
         """Raises what `scaler.errors` names. Asking for what is there already changes nothing.
 
         A cancel during the drain lets the victims serve on; once the load call is sent, Triton completes it.
         """
         started_s = time.monotonic()
-        async with ModelLock(self._run_dir, model, self._patience.lock_s) as lock:
+        async with ModelLock(self._run_dir, model, patience.lock_s) as lock:
             config = await self._triton.config(model)
             loads = await self._node.loads(model)
             plan = update.plan_update(config, num_instances, loads, lock.highest_id)
             lock.remember(max(update.number_of(model, name) for name in plan.after + plan.before))
             if plan.added:
                 self._say(f"{model}: adding {', '.join(plan.added)}")
-                await self._prepare_spares(model, len(plan.added))
-                await self._apply(config, plan)
+                await self._add(config, plan, patience)
             elif plan.removed:
                 self._say(f"{model}: draining {', '.join(plan.removed)}")
-                await self._drain_and_remove(config, plan)
+                await self._drain_and_remove(config, plan, patience)
             in_place = await self._stayed(model, plan, loads)
-        return ScaleResult(
+        return InstanceChange(
             model=model,
             before=plan.before,
             after=plan.after,
@@ -117,74 +129,47 @@ class Actuator:
             in_place=in_place,
         )
 
-    async def _prepare_spares(self, model: str, num: int) -> None:
-        if not await self._node.prepare_spares(model, num, self._patience.spares_s):
-            self._say(f"{model}: {num} warm workers not ready after {self._patience.spares_s:g} s; going on")
-
-    async def _drain_and_remove(self, config: ModelConfig, plan: Plan) -> None:
-        """While no removal is sent, any failure (a cancel included) lets the victims serve on."""
+    async def _add(self, config: ModelConfig, plan: Plan, patience: Patience) -> None:
+        self._starting[plan.model] = plan.added
         try:
-            await self._drain(config.name, plan.removed)
-        except BaseException:
-            await asyncio.shield(self._resume(config.name, plan.removed))
-            raise
+            await prepare_spares(self._node, plan.model, len(plan.added), patience.spares_s, self._say)
+            await to_its_end(self._apply(config, plan, patience))
+        finally:
+            del self._starting[plan.model]
+
+    async def _drain_and_remove(self, config: ModelConfig, plan: Plan, patience: Patience) -> None:
+        """While no removal is sent, any failure (a cancel included) lets the victims serve on."""
+        await draining.drain(self._node, config.name, plan.removed, patience.drain_s, self._say)
         self._say(f"{config.name}: removing {', '.join(plan.removed)}")
         try:
-            await self._apply(config, plan)
+            await to_its_end(self._apply(config, plan, patience))
         except LoadRefused:
             # Only then is it sure that Triton will not remove them: a stream taken on now would be cut.
-            await self._resume(config.name, plan.removed)
+            await draining.resume(self._node, config.name, plan.removed, self._say)
             raise
 
-    async def _drain(self, model: str, victims: Sequence[str]) -> None:
-        attached = {load.instance for load in await self._node.loads(model)}
-        at_drain = {name: await self._node.drain(model, name) for name in victims if name in attached}
-        deadline_s = time.monotonic() + self._patience.drain_s
-        while True:
-            loads = {load.instance: load for load in await self._node.loads(model)}
-            busy = [
-                load
-                for name, before in at_drain.items()
-                if (load := loads.get(name)) and not update.is_drained(before, load)
-            ]
-            if not busy:
-                return
-            if time.monotonic() > deadline_s:
-                raise DrainTimeout(
-                    f"{', '.join(f'{load.instance} has {load.in_flight} requests' for load in busy)} in flight "
-                    f"after {self._patience.drain_s:g} s of draining; all instances serve on; "
-                    "allow more time, or try again when they are done"
-                )
-            await asyncio.sleep(POLL_S)
-
-    async def _resume(self, model: str, names: Sequence[str]) -> None:
-        for name in names:
-            try:
-                await self._node.resume(model, name)
-            except ScaleError as exc:
-                self._say(f"{model}: {name} could not be resumed: {exc}")
-
-    async def _apply(self, config: ModelConfig, plan: Plan) -> None:
-        """Send the one load call, and wait until Triton serves exactly what was sent.
-
-        A cancel is heeded only after that: the lock must not go while Triton works on the call.
-        """
-        sending = asyncio.create_task(self._send_and_watch(config, plan))
-        try:
-            await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            await asyncio.wait({sending})
-            raise
-
-    async def _send_and_watch(self, config: ModelConfig, plan: Plan) -> None:
+    async def _apply(self, config: ModelConfig, plan: Plan, patience: Patience) -> None:
+        """Send the one load call, and wait until Triton serves exactly what was sent."""
         wanted = update.with_instances(config, plan.after)
         text = update.override_json(config, wanted)
-        deadline_s = time.monotonic() + self._patience.update_s
+        deadline_s = time.monotonic() + patience.update_s
         try:
-            await self._triton.load(config.name, text, self._patience.load_s)
+            if plan.added:
+                await starting.load(
+                    self._triton,
+                    plan.model,
+                    text,
+                    plan.added,
+                    start_s=patience.start_s,
+                    update_s=patience.update_s,
+                    end_stubs=self._end_stubs,
+                    say=self._say,
+                )
+            else:
+                await self._triton.load(plan.model, text, patience.load_s)
         except LoadPending as exc:
-            # Not a failure: a load waits for what is executing. A second call would only queue behind it.
-            self._say(f"{config.name}: {exc}; watching what Triton serves")
+            # Not a failure: a removal waits for what is executing. A second call would only queue behind it.
+            self._say(f"{plan.model}: {exc}; watching what Triton serves")
         await self._wait_served(wanted, plan, deadline_s)
 
     async def _wait_served(self, wanted: ModelConfig, plan: Plan, deadline_s: float) -> None:
@@ -198,16 +183,12 @@ class Actuator:
                 )
             attached = {load.instance for load in await self._node.loads(model)}
             names = {group.name for group in served.instance_group}
-            if (
-                names == set(plan.after)
-                and attached.issuperset(plan.added)
-                and attached.isdisjoint(plan.removed)
-            ):
+            if names == set(plan.after) and attached >= set(plan.added) and not attached & set(plan.removed):
                 return
             if time.monotonic() > deadline_s:
                 raise UpdateTimeout(
-                    f"model {model!r}: {self._patience.update_s:g} s after the load call Triton serves "
-                    f"{sorted(names)} and {sorted(attached)} are attached, wanted {sorted(plan.after)}; "
+                    f"model {model!r}: the load call was sent long ago and Triton serves {sorted(names)}, "
+                    f"{sorted(attached)} are attached, wanted {sorted(plan.after)}; "
                     "Triton may still complete it: look again before sending another"
                 )
             await asyncio.sleep(POLL_S)
@@ -224,6 +205,12 @@ class Actuator:
         return not restarted
 
 
+async def prepare_spares(node: Node, model: str, num: int, timeout_s: float, say: Say) -> None:
+    """Warm workers for instances to come; without them the stubs wait for theirs."""
+    if not await node.prepare_spares(model, num, timeout_s):
+        say(f"{model}: {num} warm workers not ready after {timeout_s:g} s; going on")
+
+
 async def scale(
     stack: Stack,
     model: str,
@@ -231,12 +218,17 @@ async def scale(
     *,
     on_event: Say,
     drain_timeout_s: float = Patience.drain_s,
-) -> ScaleResult:
+) -> InstanceChange:
     """`Actuator.scale` on a running stack."""
     triton, node = TritonClient(stack.triton_grpc), NodeClient(stack.node_socket)
     try:
-        patience = Patience(drain_s=drain_timeout_s)
-        actuator = Actuator(triton, node, Path(stack.run_dir), say=on_event, patience=patience)
-        return await actuator.scale(model, num_instances)
+        actuator = Actuator(
+            triton,
+            node,
+            Path(stack.run_dir),
+            say=on_event,
+            end_stubs=functools.partial(end_stubs, stack.pids["tritonserver"]),
+        )
+        return await actuator.scale(model, num_instances, Patience(drain_s=drain_timeout_s))
     finally:
         await asyncio.gather(triton.close(), node.close())

@@ -8,6 +8,11 @@ ScaleError
 ├── ConfigRefused         the update would change more than instance_group; nothing was sent
 ├── ConfigDrifted         after the update Triton serves another config than was sent
 ├── DrainTimeout          requests did not finish in time; the instances serve on
+├── StartAbandoned        added instances did not start in time and were given up; all is as before
+├── UpdateStuck           an update of this model is with Triton, past its time; none can be sent before it ends
+├── InUse                 requests came while a model was put to rest; it serves on
+├── NeverSafe             what goes could cut streams that nobody here can see; nothing was sent
+├── OwnedByOther          another scaler acts on this Triton; nothing was sent
 ├── UpdateTimeout         Triton has not finished the update; it may still do
 ├── Busy                  another update of this model runs
 ├── NodeUnreachable       no answer from the node daemon
@@ -58,6 +63,26 @@ class ConfigDrifted(ScaleError):
 
 
 class DrainTimeout(ScaleError):
+    pass
+
+
+class StartAbandoned(ScaleError):
+    pass
+
+
+class UpdateStuck(ScaleError):
+    pass
+
+
+class InUse(ScaleError):
+    pass
+
+
+class NeverSafe(ScaleError):
+    pass
+
+
+class OwnedByOther(ScaleError):
     pass
 
 

@@ -30,12 +30,15 @@ class InstanceLoad:
     landed: int
     attached_unix_ms: int
     is_draining: bool
+    has_worker: bool = True
+    """False: it waits for its first worker, or for the next one after a death."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """Which instances come and which go. At most one of the two is not empty."""
 
+    model: str
     before: tuple[str, ...]
     added: tuple[str, ...]
     removed: tuple[str, ...]
@@ -69,8 +72,8 @@ def plan_update(
     missing = num_instances - len(before)
     if missing >= 0:
         seen = [*before, *(load.instance for load in loads)]
-        return Plan(before, added=next_ids(config.name, seen, highest_id, missing), removed=())
-    return Plan(before, added=(), removed=choose_victims(before, loads, -missing))
+        return Plan(config.name, before, added=next_ids(config.name, seen, highest_id, missing), removed=())
+    return Plan(config.name, before, added=(), removed=choose_victims(before, loads, -missing))
 
 
 def next_ids(model: str, seen: Iterable[str], highest_id: int, num: int) -> tuple[str, ...]:

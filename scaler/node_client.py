@@ -109,4 +109,5 @@ def to_load(entry: node_pb2.InstanceStatus) -> InstanceLoad:
         landed=entry.landed,
         attached_unix_ms=entry.attached_unix_ms,
         is_draining=entry.state == "draining",
+        has_worker=entry.worker_pid != 0,
     )

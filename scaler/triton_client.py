@@ -61,6 +61,14 @@ class TritonClient:
         Triton goes on with it: watch `config`, don't send it again."""
         request = service_pb2.RepositoryModelLoadRequest(model_name=model)
         request.parameters["config"].string_param = config_json
+        await self._load(request, timeout_s)
+
+    async def load_from_repository(self, model: str, timeout_s: float) -> None:
+        """As `load`, with the repository's own config; on a loaded model that undoes what was set by `load`."""
+        await self._load(service_pb2.RepositoryModelLoadRequest(model_name=model), timeout_s)
+
+    async def _load(self, request: Any, timeout_s: float) -> None:
+        model = request.model_name
         try:
             await self._stub.RepositoryModelLoad(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as exc:

@@ -135,7 +135,7 @@ class TritonServer:
             name = f"of instance {stub.instance}" if stub.model else "of an instance just made"
             self._say(f"stub {stub.pid} {name} died, which Triton does not notice; reloading its model")
             if stub.model not in self._reloads:
-                reload = self._reload(stub.model) if stub.model else self._reload_incomplete()
+                reload = self._reload(stub.model, stub.instance) if stub.model else self._reload_incomplete()
                 self._reloads[stub.model] = asyncio.create_task(reload)
         for model in [model for model, task in self._reloads.items() if task.done()]:
             if failure := self._reloads.pop(model).exception():
@@ -158,14 +158,17 @@ class TritonServer:
     def _client(self) -> TritonClient:
         return TritonClient(f"{self._settings.host}:{self._settings.triton_grpc_port}")
 
-    async def _reload(self, model: str) -> None:
-        """Unload and load `model` with the config it had. Raises ProcessFailed when that does not work: a model
-        that Triton calls READY and that serves no one must not go on."""
+    async def _reload(self, model: str, instance: str = "") -> None:
+        """Unload and load `model` with the config it had; nothing when `instance`, the one that died, was not served
+        yet (a start that the scaler gave up: Triton drops that update itself). Raises ProcessFailed when it does not
+        work: a model that Triton calls READY and that serves no one must not go on."""
         started_s = time.monotonic()
         client = self._client()
         try:
             async with ModelLock(self._paths.run_dir, model, RELOAD_TIMEOUT_S):
                 config = await client.config(model)
+                if instance and instance not in {group.name for group in config.instance_group}:
+                    return self._say(f"{model}: {instance} was never served, so there is nothing to reload")
                 await client.unload(model)
                 await self._unloaded(client, model)
                 text = json_format.MessageToJson(config, preserving_proto_field_name=True, indent=None)

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.clients import Streamed, TritonLoad, closed_loop
 from benchmarks.node import node_status, num_spares, wait_until
-from scaler.actuator import ScaleResult, scale
+from scaler.actuator import InstanceChange, scale
 from tests.models import chat_text
 from tidegate.testing import RunningStack
 
@@ -30,7 +30,7 @@ def one_instance_and_a_whole_pool_afterwards(running):
     wait_until(running.stack.node_socket, lambda status: status.pool.leased_bytes == 0)
 
 
-async def scale_chat(running: RunningStack, num_instances: int) -> ScaleResult:
+async def scale_chat(running: RunningStack, num_instances: int) -> InstanceChange:
     return await scale(running.stack, "chat", num_instances, on_event=lambda _: None)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scaler import instance_update
-from scaler.actuator import Actuator, ScaleResult
+from scaler.actuator import Actuator, InstanceChange
 from scaler.triton_client import TritonClient
 from tests.e2e.support import StubNode, closed_loop_clients, launched, write_model
 
@@ -30,7 +30,7 @@ async def test_scale_out_and_in_return_in_time_under_a_standing_queue(tmp_path: 
         actuator = Actuator(triton, node, up.run_dir, say=print)
         canonical = await triton.config("slow")
 
-        async def timed(num_instances: int) -> ScaleResult:
+        async def timed(num_instances: int) -> InstanceChange:
             started_s = time.monotonic()
             result = await actuator.scale("slow", num_instances)
             assert time.monotonic() - started_s < LIMIT_S

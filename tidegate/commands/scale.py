@@ -13,7 +13,7 @@ from tidegate.commands.running import need_stack
 from tidegate.console import note, print_json
 
 if TYPE_CHECKING:
-    from scaler.actuator import ScaleResult
+    from scaler.actuator import InstanceChange
 
 
 def scale(
@@ -47,7 +47,7 @@ def scale(
         print(_result_text(result))
 
 
-def _result_text(result: ScaleResult) -> str:
+def _result_text(result: InstanceChange) -> str:
     before, after = len(result.before), len(result.after)
     if before == after:
         plural = "" if after == 1 else "s"

@@ -7,84 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from google.protobuf import json_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from scaler.actuator import Actuator, Patience, ScaleResult
-from scaler.errors import Busy, ConfigDrifted, DrainTimeout, LoadPending, LoadRefused, UpdateTimeout
-from scaler.instance_update import InstanceLoad
+from scaler.actuator import Actuator, InstanceChange, Patience
+from scaler.errors import (
+    Busy,
+    ConfigDrifted,
+    DrainTimeout,
+    LoadPending,
+    LoadRefused,
+    StartAbandoned,
+    UpdateTimeout,
+)
 from scaler.model_lock import ModelLock
-
-
-@dataclass
-class FakeNode:
-    instances: dict[str, InstanceLoad] = field(default_factory=dict)
-    resumed: list[str] = field(default_factory=list)
-    spares_asked: list[int] = field(default_factory=list)
-    finishes: bool = True
-    """Draining instances have nothing in flight at the next look."""
-
-    def attach(self, name: str, pid: int, in_flight: int = 0) -> None:
-        self.instances[name] = InstanceLoad(name, pid, in_flight, 0, pid, is_draining=False)
-
-    async def loads(self, model: str) -> list[InstanceLoad]:
-        now = list(self.instances.values())
-        if self.finishes:
-            for name, load in self.instances.items():
-                self.instances[name] = replace(load, in_flight=0) if load.is_draining else load
-        return now
-
-    async def drain(self, model: str, instance: str) -> InstanceLoad:
-        self.instances[instance] = replace(self.instances[instance], is_draining=True)
-        return self.instances[instance]
-
-    async def resume(self, model: str, instance: str) -> None:
-        self.resumed.append(instance)
-
-    async def prepare_spares(self, model: str, num_spares: int, timeout_s: float) -> bool:
-        self.spares_asked.append(num_spares)
-        return True
-
-
-@dataclass
-class FakeTriton:
-    node: FakeNode
-    served: ModelConfig
-    loads: list[ModelConfig] = field(default_factory=list)
-    error: Exception | None = None
-    applies: bool = True
-    reloads_all: bool = False
-    drifts: bool = False
-
-    async def config(self, model: str) -> ModelConfig:
-        copied = ModelConfig()
-        copied.CopyFrom(self.served)
-        return copied
-
-    async def load(self, model: str, config_json: str, timeout_s: float) -> None:
-        wanted = json_format.Parse(config_json, ModelConfig())
-        self.loads.append(wanted)
-        for name in [
-            name for name, load in self.node.instances.items() if load.in_flight and load.is_draining
-        ]:
-            raise AssertionError(f"{name} was removed with requests in flight")
-        if self.applies:
-            self.apply(wanted)
-        if self.error:
-            raise self.error
-
-    def apply(self, wanted: ModelConfig) -> None:
-        self.served = wanted
-        if self.drifts:
-            self.served.max_batch_size += 1
-        names = {group.name for group in wanted.instance_group}
-        for name in names - set(self.node.instances):
-            self.node.attach(name, 1000 + len(self.loads))
-        for name in set(self.node.instances) - names:
-            del self.node.instances[name]
-        if self.reloads_all:
-            for name in names:
-                self.node.attach(name, 2000)
+from scaler.starting import EndStubs
+from tests.unit.scaler.fake_triton import FakeNode, FakeTriton, served_by_node
 
 
 @dataclass
@@ -95,22 +31,19 @@ class Rig:
     node: FakeNode
     run_dir: Path
     said: list[str] = field(default_factory=list)
+    end_stubs: EndStubs | None = None
     patience: Patience = field(default_factory=lambda: Patience(lock_s=0, drain_s=0, update_s=0))
 
-    async def scale(self, num_instances: int) -> ScaleResult:
+    async def scale(self, num_instances: int) -> InstanceChange:
         actuator = Actuator(
-            self.triton, self.node, self.run_dir, say=self.said.append, patience=self.patience
+            self.triton, self.node, self.run_dir, say=self.said.append, end_stubs=self.end_stubs
         )
-        return await actuator.scale("chat", num_instances)
+        return await actuator.scale("chat", num_instances, self.patience)
 
 
 def rig(tmp_path: Path, *names: str) -> Rig:
-    config = ModelConfig(name="chat", backend="python")
-    node = FakeNode()
-    for number, name in enumerate(names):
-        config.instance_group.add(name=name, kind="KIND_CPU", count=1, host_policy=name)
-        node.attach(name, 100 + number)
-    return Rig(FakeTriton(node, config), node, tmp_path)
+    triton = served_by_node(*names)
+    return Rig(triton, triton.node, tmp_path)
 
 
 async def test_scale_out_prepares_spares_and_sends_one_load(tmp_path: Path) -> None:
@@ -196,6 +129,26 @@ async def test_an_update_that_never_shows_says_what_is_served(tmp_path: Path) ->
     with pytest.raises(UpdateTimeout, match=r"serves \['chat-0', 'chat-1'\].* wanted \['chat-0'\]"):
         await made.scale(1)
     assert made.node.resumed == []
+
+
+async def test_a_start_that_hangs_is_given_up_and_its_stubs_are_ended(tmp_path: Path) -> None:
+    """Triton has no way back from an `initialize` that never returns; it drops the update when the stub dies."""
+    made = rig(tmp_path, "chat-0")
+    made.triton.hangs, made.end_stubs = True, made.triton.end_stubs
+    made.patience = replace(made.patience, start_s=0, update_s=60)
+    with pytest.raises(StartAbandoned, match="chat-1, chat-2 not started after 0 s; given up"):
+        await made.scale(3)
+    assert [group.name for group in made.triton.served.instance_group] == ["chat-0"]
+
+
+async def test_a_start_that_hangs_where_no_stub_can_be_ended_says_so(tmp_path: Path) -> None:
+    """Triton on another host: there is only to wait, and to say what is served."""
+    made = rig(tmp_path, "chat-0")
+    made.triton.hangs = True
+    made.patience = replace(made.patience, start_s=0, update_s=0)
+    with pytest.raises(UpdateTimeout, match=r"serves \['chat-0'\].* wanted \['chat-0', 'chat-1'\]"):
+        await made.scale(2)
+    assert any("no stub of theirs can be ended" in line for line in made.said)
 
 
 async def test_a_full_reload_is_not_called_in_place(tmp_path: Path) -> None:

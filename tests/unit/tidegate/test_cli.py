@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.report import Figure, Report
 from contracts.stack import STACK_NAME, ServedModel, Stack
-from scaler.actuator import ScaleResult
+from scaler.actuator import InstanceChange
 from scaler.errors import DrainTimeout
 from tidegate import cli
 from tidegate.commands import scale as scale_command
@@ -306,7 +306,7 @@ def test_ups_exit_code_is_the_commands(monkeypatch, capsys):
     assert capsys.readouterr().err == "tidegate: gateway_port 9000 is taken\n"
 
 
-RESULT = ScaleResult(
+RESULT = InstanceChange(
     model="chat",
     before=("chat-0",),
     after=("chat-0", "chat-1"),
