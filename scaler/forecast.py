@@ -2,8 +2,8 @@
 
 Two models learn the demand bin by bin: Holt's trend, and Holt-Winters with the season of a day (river's:
 microseconds a value, never refitted). Each is checked against what came: what it had said one lead before,
-beside what the smoothed level had been then. Only a model whose squared error is clearly the smaller is used; otherwise
-forecasting is off until that changes, and `status` says why.
+beside what the smoothed level had been then. Only a model whose squared error is clearly the smaller is used;
+otherwise forecasting is off until that changes, and `status` says why.
 """
 
 from __future__ import annotations
