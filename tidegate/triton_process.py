@@ -159,9 +159,9 @@ class TritonServer:
         return TritonClient(f"{self._settings.host}:{self._settings.triton_grpc_port}")
 
     async def _reload(self, model: str, instance: str = "") -> None:
-        """Unload and load `model` with the config it had; nothing when `instance`, the one that died, was not served
-        yet (a start that the scaler gave up: Triton drops that update itself). Raises ProcessFailed when it does not
-        work: a model that Triton calls READY and that serves no one must not go on."""
+        """Unload and load `model` with the config it had. Nothing when `instance`, the one that died, was not
+        served yet: a start that the scaler gave up, which Triton drops itself. Raises ProcessFailed when it does
+        not work: a model that Triton calls READY and that serves no one must not go on."""
         started_s = time.monotonic()
         client = self._client()
         try:
