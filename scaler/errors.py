@@ -18,6 +18,12 @@ ScaleError
 ├── NodeUnreachable       no answer from the node daemon
 ├── NodeRefused           the node daemon's own words; nothing has changed
 ├── GpuUnreadable         no NVML, no such device, or it does not answer
+├── KubernetesMissing     the official client is not installed, or finds no cluster
+├── KubernetesUnreachable no answer from the API server
+├── KubernetesRefused     the API server's own words; nothing has changed
+│   └── Conflict          somebody wrote the object first; look at it afresh
+├── TwoWriters            somebody else sets the same count; nobody wins such a fight
+├── NotLeader             another scaler leads; this one only watches
 ├── WantedUnknown         how many are wanted is not known here, and no guess is safe
 ├── PolicyInvalid         a policy that is not taken; what ran before runs on
 ├── RevisionMoved         another policy is in force than the sender thinks
@@ -99,6 +105,30 @@ class NodeUnreachable(ScaleError):
 
 
 class NodeRefused(ScaleError):
+    pass
+
+
+class KubernetesMissing(ScaleError):
+    pass
+
+
+class KubernetesUnreachable(ScaleError):
+    pass
+
+
+class KubernetesRefused(ScaleError):
+    pass
+
+
+class Conflict(KubernetesRefused):
+    pass
+
+
+class TwoWriters(ScaleError):
+    pass
+
+
+class NotLeader(ScaleError):
     pass
 
 
