@@ -111,7 +111,7 @@ class Signals(_message.Message):
     def __init__(self, utilization: _Optional[_Union[Reading, _Mapping]] = ..., queue: _Optional[_Union[Reading, _Mapping]] = ..., queue_time_s: _Optional[_Union[Reading, _Mapping]] = ..., concurrency: _Optional[_Union[Reading, _Mapping]] = ..., kv_occupancy: _Optional[_Union[Reading, _Mapping]] = ..., arrivals_per_s: _Optional[_Union[Reading, _Mapping]] = ..., busy_s_per_request: _Optional[_Union[Reading, _Mapping]] = ..., wakes: _Optional[int] = ...) -> None: ...
 
 class Decision(_message.Message):
-    __slots__ = ("model", "at_unix_s", "before", "wanted", "direction", "cause", "reason", "is_saturated")
+    __slots__ = ("model", "at_unix_s", "before", "wanted", "direction", "cause", "reason", "is_saturated", "trouble")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     AT_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,7 @@ class Decision(_message.Message):
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     IS_SATURATED_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
     model: str
     at_unix_s: float
     before: int
@@ -128,7 +129,8 @@ class Decision(_message.Message):
     cause: str
     reason: str
     is_saturated: bool
-    def __init__(self, model: _Optional[str] = ..., at_unix_s: _Optional[float] = ..., before: _Optional[int] = ..., wanted: _Optional[int] = ..., direction: _Optional[str] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., is_saturated: _Optional[bool] = ...) -> None: ...
+    trouble: str
+    def __init__(self, model: _Optional[str] = ..., at_unix_s: _Optional[float] = ..., before: _Optional[int] = ..., wanted: _Optional[int] = ..., direction: _Optional[str] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., is_saturated: _Optional[bool] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Floor(_message.Message):
     __slots__ = ("num_instances", "reason")
@@ -139,14 +141,18 @@ class Floor(_message.Message):
     def __init__(self, num_instances: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Change(_message.Message):
-    __slots__ = ("num_before", "num_wanted", "since_unix_s")
+    __slots__ = ("num_before", "num_wanted", "since_unix_s", "reason", "is_given_up")
     NUM_BEFORE_FIELD_NUMBER: _ClassVar[int]
     NUM_WANTED_FIELD_NUMBER: _ClassVar[int]
     SINCE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    IS_GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
     num_before: int
     num_wanted: int
     since_unix_s: float
-    def __init__(self, num_before: _Optional[int] = ..., num_wanted: _Optional[int] = ..., since_unix_s: _Optional[float] = ...) -> None: ...
+    reason: str
+    is_given_up: bool
+    def __init__(self, num_before: _Optional[int] = ..., num_wanted: _Optional[int] = ..., since_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., is_given_up: _Optional[bool] = ...) -> None: ...
 
 class Pause(_message.Message):
     __slots__ = ("who", "why", "since_unix_s", "is_of_all")

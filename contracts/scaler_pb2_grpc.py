@@ -121,7 +121,7 @@ class ScalerServicer:
 
     def WatchDecisions(self, request, context):
         """The last decision of each model at once, then each that changes something or has another cause than the one
-        before. A reader that is too slow loses the oldest. Ends with UNAVAILABLE when the scaler stops.
+        before, and again with its trouble when the change fails. A reader that is too slow loses the oldest. Ends with UNAVAILABLE when the scaler stops.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -79,6 +79,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     triton_grpc: str
     triton_metrics: str
     gateway_http: str
+    scaler_grpc: str = ""
     models: list[ServedModel]
     pids: dict[str, int]
     """Process name ("node", "tritonserver", "gateway") -> pid."""

@@ -30,8 +30,6 @@ from scaler.reservations import Window, floors, next_window
 
 Value = TypeVar("Value")
 
-OBSERVED_WORDS = "observed only, the policy does not name it"
-
 MAX_REVISIONS = 20
 """Kept to look at and to go back to."""
 MAX_POLICY_BYTES = 256 * 1024
@@ -59,15 +57,10 @@ class Book:
         state: BookState | None = None,
         *,
         keep: Callable[[BookState], None] = lambda state: None,
-        observed: Sequence[str] = (),
     ) -> None:
-        """`observed`: models that are served; those that the policy does not name are looked at, never changed.
-
-        Raises PolicyInvalid when the state's own policy does not pass (any more).
-        """
+        """Raises PolicyInvalid when the state's own policy does not pass (any more)."""
         self._state = state or BookState()
         self._keep = keep
-        self._observed = tuple(observed)
         self._policy = Policy.parse(self._state.revisions[-1].text) if self._state.revisions else Policy()
 
     @property
@@ -83,18 +76,11 @@ class Book:
     def state(self) -> BookState:
         return self._state
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Those that are scaled, then those that are observed only."""
-        return (*self._policy.models, *(name for name in self._observed if not self.is_managed(name)))
-
     def is_managed(self, model: str) -> bool:
         return model in self._policy.models
 
     def spec(self, model: str, now: float, lead_s: float, forecast: Floor | None) -> Spec:
-        """What a decision at `now` has to follow; for a model that is observed only, a pause. Raises NotManaged."""
-        if model in self._observed and not self.is_managed(model):
-            return Spec(model, ModelPolicy(), lead_s, is_paused=True, pause_words=OBSERVED_WORDS)
+        """What a decision at `now` has to follow. Raises NotManaged."""
         policy, pause = self._model_policy(model), self.pause_of(model)
         reserved = floors(self._reservations_of(model), now, lead_s, policy.max_instances)
         return Spec(
@@ -175,7 +161,7 @@ class Book:
 
     def override(
         self, model: str, num_instances: int, until_unix_s: float, now: float, who: str = "", why: str = ""
-    ) -> None:
+    ) -> Override:
         """Exactly so many until then, whatever load and reservations say. Raises NotManaged, OutOfRange."""
         policy = self._model_policy(model)
         if not policy.min_instances <= num_instances <= policy.max_instances:
@@ -194,6 +180,7 @@ class Book:
         )
         held = {name: each for name, each in self._state.scaled_to.items() if each.until_unix_s > now}
         self._change(scaled_to=held | {model: entry})
+        return _override(entry, policy)
 
     def pause_of(self, model: str) -> Said | None:
         return self._state.all_paused or self._state.paused.get(model)
@@ -202,9 +189,7 @@ class Book:
         entry = self._state.scaled_to.get(model)
         if entry is None or entry.until_unix_s <= now:
             return None
-        policy = self._model_policy(model)  # it may have become narrower since
-        num = min(max(entry.num_instances, policy.min_instances), policy.max_instances)
-        return Override(num, entry.until_unix_s, f"set by {entry.said.in_words()}")
+        return _override(entry, self._model_policy(model))
 
     # --- reservations ---
 
@@ -266,6 +251,10 @@ class Book:
 
     # --- all of it ---
 
+    def check_managed(self, model: str) -> None:
+        """Raises NotManaged."""
+        self._model_policy(model)
+
     def _model_policy(self, model: str) -> ModelPolicy:
         try:
             return self._policy.models[model]
@@ -282,6 +271,36 @@ class Book:
         if state != self._state:
             self._keep(state)
             self._state = state
+
+
+class WatchedBook:
+    """The book as the loop follows it: served models that no policy names are looked at too, and never changed."""
+
+    def __init__(self, book: Book, served: Sequence[str]) -> None:
+        self._book = book
+        self._served = tuple(served)
+        self._seen: Policy | None = None
+        self._policy = Policy()
+
+    @property
+    def policy(self) -> Policy:
+        if self._book.policy is not self._seen:
+            self._seen = self._book.policy
+            observed = {name: ModelPolicy() for name in self._served}
+            self._policy = Policy(models=observed | self._seen.models)
+        return self._policy
+
+    def spec(self, model: str, now: float, lead_s: float, forecast: Floor | None) -> Spec:
+        if model in self._served and not self._book.is_managed(model):
+            words = "observed only, the policy does not name it"
+            return Spec(model, ModelPolicy(), lead_s, is_paused=True, pause_words=words)
+        return self._book.spec(model, now, lead_s, forecast)
+
+
+def _override(entry: ScaledTo, policy: ModelPolicy) -> Override:
+    """Within the policy's bounds, which may have become narrower since."""
+    num = min(max(entry.num_instances, policy.min_instances), policy.max_instances)
+    return Override(num, entry.until_unix_s, f"set by {entry.said.in_words()}")
 
 
 def _parsed(text: str) -> Policy:

@@ -33,6 +33,10 @@ ScaleError
 ├── ReservationTaken      another reservation has the name
 ├── ReservationUnknown    no reservation has the name
 ├── ReservationOfPolicy   it stands in the policy, and is changed there
+├── ScalerUnreachable     no answer on the scaler's gRPC port
+├── ScalerRefused         the scaler's own words; nothing has changed
+├── NotListening          the scaler's own port can't be opened, or must not be as it is
+├── ConfigInvalid         the scaler process is told something that can't be
 ├── StateUnreadable       the state file is not one of ours, or can't be read
 └── StateUnwritable       the state can't be kept, so the change is not made
 """
@@ -173,6 +177,22 @@ class ReservationUnknown(ScaleError):
 
 
 class ReservationOfPolicy(ScaleError):
+    pass
+
+
+class ScalerUnreachable(ScaleError):
+    pass
+
+
+class ScalerRefused(ScaleError):
+    pass
+
+
+class NotListening(ScaleError):
+    pass
+
+
+class ConfigInvalid(ScaleError):
     pass
 
 

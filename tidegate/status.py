@@ -109,11 +109,13 @@ def ask_node(socket_path: str, problems: list[str]) -> dict[str, Any] | None:
 
 
 def plain(message: Any) -> dict[str, Any]:
-    """A protobuf message as JSON's types, with every field, and whole numbers as such."""
+    """A protobuf message as JSON's types, with every field, and whole numbers as such; None: absent."""
     values: dict[str, Any] = {}
     for entry in message.DESCRIPTOR.fields:
         value = getattr(message, entry.name)
-        if entry.message_type is None:
+        if entry.has_presence and not message.HasField(entry.name):
+            values[entry.name] = None
+        elif entry.message_type is None:
             values[entry.name] = value if isinstance(value, (str, bytes, int, float)) else list(value)
         elif hasattr(value, "DESCRIPTOR"):
             values[entry.name] = plain(value)

@@ -18,6 +18,8 @@ RunDirOption = Annotated[
 ]
 
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([smhd]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -28,6 +30,14 @@ def parse_size(option: str, text: str) -> int:
         raise BadOption(f"{option} = {text!r} is no size; write 2GiB, 512MiB or a number of bytes")
     number, unit, is_binary = match[1], match[2].lower(), bool(match[3])
     return int(float(number) * (1024 if is_binary else 1000) ** _POWERS[unit]) if unit else int(float(number))
+
+
+def parse_duration(option: str, text: str) -> float:
+    """'90', '90s', '10m', '2h', '1d' -> seconds. Raises BadOption."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise BadOption(f"{option} = {text!r} is no span of time; write 90s, 10m or 2h")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def parse_counts(option: str, texts: list[str]) -> dict[str, int]:

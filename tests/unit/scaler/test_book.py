@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.book import MAX_REVISIONS, Book
+from scaler.book import MAX_REVISIONS, Book, WatchedBook
 from scaler.book_state import BookState
 from scaler.decision import Floor
 from scaler.errors import (
@@ -45,7 +45,7 @@ def daily(name: str = "launch", start: str = "13:00", end: str = "14:00", num: i
 def test_without_a_policy_nothing_is_scaled() -> None:
     """Revision 0, no models, and asking for one says what to do."""
     empty = Book()
-    assert (empty.revision, empty.models) == (0, ())
+    assert (empty.revision, empty.policy.models) == (0, {})
     with pytest.raises(
         NotManaged, match="'chat' is not scaled: the policy names none; add it under `models:`"
     ):
@@ -54,15 +54,18 @@ def test_without_a_policy_nothing_is_scaled() -> None:
 
 def test_a_served_model_that_the_policy_does_not_name_is_observed_and_never_changed() -> None:
     """As if it were paused, until a policy names it; by hand it is left alone too."""
-    made = Book(observed=("chat", "embed"))
+    made = Book()
     made.set_policy("models: {embed: {}}", NOON)
-    assert (made.models, made.is_managed("chat")) == (("embed", "chat"), False)
-    spec = made.spec("chat", NOON, 60, None)
+    watched = WatchedBook(made, ("chat", "embed"))
+    assert list(watched.policy.models) == ["chat", "embed"]
+    spec = watched.spec("chat", NOON, 60, None)
     assert (spec.is_paused, spec.pause_words) == (True, "observed only, the policy does not name it")
+    assert not watched.spec("embed", NOON, 60, None).is_paused
     with pytest.raises(NotManaged):
         made.override("chat", 2, NOON + 1, NOON)
     made.set_policy(POLICY, NOON)
-    assert not made.spec("chat", NOON, 60, None).is_paused
+    assert not watched.spec("chat", NOON, 60, None).is_paused
+    assert watched.policy.models == made.policy.models
 
 
 def test_a_policy_that_is_taken_is_numbered_and_remembered() -> None:
@@ -161,7 +164,7 @@ def test_a_change_that_can_not_be_kept_has_not_happened() -> None:
         made.set_policy("models: {}", NOON)
     with pytest.raises(StateUnwritable):
         made.pause("chat", NOON)
-    assert (made.revision, made.models) == (1, ("chat", "embed"))
+    assert (made.revision, list(made.policy.models)) == (1, ["chat", "embed"])
     assert not made.spec("chat", NOON, 60, None).is_paused
 
 
