@@ -11,7 +11,9 @@ from tritonclient.grpc import service_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from contracts import node_pb2
-from scaler.errors import ModelUnknown, NodeUnreachable, TritonUnreachable
+from scaler.errors import Busy, ModelUnknown, NodeUnreachable, TritonUnreachable
+from scaler.observation import Counts, Quality, Reading, Signals
+from scaler.target import ScaleResult
 
 NS_PER_S = 1_000_000_000
 START_S = 1_800_000_000.0
@@ -22,16 +24,30 @@ class FakeClock:
 
     def __init__(self, now: float = START_S) -> None:
         self.now = now
+        self._waiters: list[tuple[float, asyncio.Future[None]]] = []
 
     def __call__(self) -> float:
         return self.now
 
     def advance(self, seconds: float) -> float:
         self.now += seconds
+        for at_s, waiter in list(self._waiters):
+            if at_s <= self.now:
+                self._waiters.remove((at_s, waiter))
+                if not waiter.done():
+                    waiter.set_result(None)
         return self.now
 
+    async def until(self, at_s: float) -> None:
+        """Returns when the clock has been told to go that far."""
+        if at_s > self.now:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append((at_s, waiter))
+            await waiter
+
     async def sleep(self, seconds: float) -> None:
-        self.now += max(0.0, seconds)
+        """For who is to sleep: lets the time pass, and others run."""
+        self.advance(max(0.0, seconds))
         await settle()
 
 
@@ -131,3 +147,94 @@ class FakeNode:
         if self.is_down:
             raise NodeUnreachable("no answer from the node daemon")
         return self.reply
+
+
+@dataclass
+class FakeTarget:
+    """Instances that come and go in fake time."""
+
+    clock: FakeClock
+    ready: dict[str, int] = field(default_factory=dict)
+    start_s: float = 0.3
+    drain_s: float = 1.0
+    is_down: bool = False
+    error: Exception | None = None
+    """What the next calls of `scale` fail with."""
+    starting: dict[str, int] = field(default_factory=dict)
+    draining: dict[str, int] = field(default_factory=dict)
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    changing: set[str] = field(default_factory=set)
+    num_overlaps: int = 0
+    """Calls for a model that came while another one ran: there must be none."""
+
+    async def counts(self, model: str) -> Counts | None:
+        if self.is_down:
+            return None
+        return Counts(self.ready.get(model, 0), self.starting.get(model, 0), self.draining.get(model, 0))
+
+    async def scale(self, model: str, wanted: int, reason: str) -> ScaleResult:
+        self.calls.append((model, wanted))
+        if model in self.changing:
+            self.num_overlaps += 1
+            raise Busy(f"another update of {model!r} runs")
+        if self.error is not None:
+            raise self.error
+        before, started_s = self.ready.get(model, 0), self.clock()
+        self.changing.add(model)
+        try:
+            if wanted > before:
+                await self._start(model, wanted, before)
+            elif wanted < before:
+                await self._drain(model, wanted, before)
+        finally:
+            self.changing.discard(model)
+        return ScaleResult(model, before, self.ready.get(model, 0), self.clock() - started_s)
+
+    async def _start(self, model: str, wanted: int, before: int) -> None:
+        self.starting[model] = wanted - before
+        try:
+            await self.clock.until(self.clock() + self.start_s)
+            self.ready[model] = wanted
+        finally:
+            self.starting[model] = 0
+
+    async def _drain(self, model: str, wanted: int, before: int) -> None:
+        self.ready[model], self.draining[model] = wanted, before - wanted
+        try:
+            await self.clock.until(self.clock() + self.drain_s)
+        except asyncio.CancelledError:
+            self.ready[model] = before
+            raise
+        finally:
+            self.draining[model] = 0
+
+
+@dataclass
+class FakeLoad:
+    """A collector over load that is given in busy instances. What more instances than there are would do waits."""
+
+    busy: dict[str, float] = field(default_factory=dict)
+    queue: dict[str, float] = field(default_factory=dict)
+    requests_per_busy_s: float = 10.0
+    broken: dict[str, Exception] = field(default_factory=dict)
+    quality: Quality = Quality.GOOD
+    """Of all figures."""
+    _last_s: dict[str, float] = field(default_factory=dict)
+
+    async def signals(self, model: str, counts: Counts | None, now: float) -> Signals:
+        if model in self.broken:
+            raise self.broken[model]
+        ready = counts.ready if counts else 0
+        busy, passed_s = self.busy.get(model, 0.0), now - self._last_s.get(model, now)
+        self._last_s[model] = now
+        grown = (busy - ready) * self.requests_per_busy_s * passed_s
+        self.queue[model] = max(0.0, self.queue.get(model, 0.0) + grown)
+        working = min(busy, ready) if not self.queue[model] else float(ready)
+        return Signals(
+            utilization=Reading(self.quality, working / ready) if ready else Reading(Quality.IDLE),
+            queue=Reading(self.quality, self.queue[model]),
+            concurrency=Reading(self.quality, self.queue[model] + working),
+        )
+
+    def forget(self, model: str) -> None:
+        self._last_s.pop(model, None)

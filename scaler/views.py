@@ -1,0 +1,48 @@
+"""What the loop shows of each model: to the service, to KEDA, to metrics. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from scaler.decision import Decision, Spec
+from scaler.observation import Observation
+
+
+@dataclass(frozen=True)
+class ChangeView:
+    """One change of the count that runs."""
+
+    num_before: int
+    num_wanted: int
+    since_s: float
+    reason: str
+    is_given_up: bool = False
+    """It took longer than `start_deadline_s`: no longer counted, and waited for only because it has not ended."""
+
+
+@dataclass(frozen=True)
+class ModelView:
+    """One model after a tick, or at the end of a change."""
+
+    model: str
+    at_s: float
+    observation: Observation = field(default_factory=lambda: Observation(counts=None))
+    """Counts as decided on: with what was asked for and is not there yet."""
+    spec: Spec | None = None
+    decision: Decision | None = None
+    """None: not decided yet."""
+    change: ChangeView | None = None
+    last_error: str = ""
+    """Of the last change or tick that failed, until one succeeds."""
+    last_error_s: float = 0.0
+    forecast: str = ""
+    """What the forecaster says of itself."""
+    is_news: bool = True
+    """A change began or ended, or the decision's cause is another than before; False: the same as ever."""
+
+    @property
+    def wanted(self) -> int | None:
+        """Ready and starting instances together, as last decided. None: never known."""
+        if self.change is not None and not self.change.is_given_up:
+            return self.change.num_wanted
+        return self.decision.wanted if self.decision and self.observation.counts else None
