@@ -12,8 +12,10 @@ from collections.abc import Awaitable, Callable
 from scaler.decider import decide
 from scaler.decision import Decision
 from scaler.feed import Feed, Subscription
-from scaler.model_loop import Book, Decide, Forecasting, ModelLoop, NoForecast, Parts, Say, Signaller
+from scaler.forecast import Forecaster
+from scaler.model_loop import Book, Decide, ModelLoop, Parts, Say, Signaller
 from scaler.policy import Forecast
+from scaler.safe_forecast import Forecasting
 from scaler.start_times import StartTimes
 from scaler.target import Target
 from scaler.views import ModelView
@@ -35,7 +37,7 @@ class Loop:
         tick_s: float = 1.0,
         decide: Decide = decide,
         start_times: StartTimes | None = None,
-        new_forecaster: Callable[[Forecast], Forecasting] = NoForecast,
+        new_forecaster: Callable[[Forecast], Forecasting] = Forecaster,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.tick_s = tick_s

@@ -18,6 +18,7 @@ from scaler.in_progress import Change, Starts, merged
 from scaler.observation import Counts, Observation, Signals
 from scaler.outage import LastKnown
 from scaler.policy import Forecast, ModelPolicy, Policy
+from scaler.safe_forecast import Forecasting, SafeForecast
 from scaler.start_times import StartTimes
 from scaler.target import ScaleResult, Target
 from scaler.views import ChangeView, ModelView
@@ -42,28 +43,6 @@ class Signaller(Protocol):
 
     async def signals(self, model: str, counts: Counts | None, now: float) -> Signals: ...
     def forget(self, model: str) -> None: ...
-
-
-class Forecasting(Protocol):
-    """What the loop needs of `scaler.forecast.Forecaster`."""
-
-    def observe(self, at_s: float, busy: float) -> None: ...
-    def floor(self, now: float, lead_s: float, policy: ModelPolicy) -> Floor | None: ...
-    def status(self) -> str: ...
-
-
-class NoForecast:
-    """Sees nothing coming."""
-
-    def __init__(self, policy: Forecast) -> None: ...
-
-    def observe(self, at_s: float, busy: float) -> None: ...
-
-    def floor(self, now: float, lead_s: float, policy: ModelPolicy) -> Floor | None:
-        return None
-
-    def status(self) -> str:
-        return "off: this loop has no forecaster"
 
 
 @dataclass(frozen=True)
@@ -92,7 +71,7 @@ class ModelLoop:
         self._state = State.adopted(now)
         self._starts = Starts()
         self._last_known = LastKnown()
-        self._forecast: _Forecast | None = None
+        self._forecast: SafeForecast | None = None
         self._change: Change | None = None
         self._newest: asyncio.Task[ScaleResult | None] | None = None
         """Carries `_change` out."""
@@ -114,7 +93,9 @@ class ModelLoop:
         decision = parts.decide(spec, self._state, observation, now)
         hindrance = self._hindrance(now) if decision.direction is not Direction.HOLD else ""
         if hindrance:
-            decision = replace(decision, state=_undone(decision.state, self._state))
+            # The state of a tick that changes nothing: windows go on, no cooldown begins for what did not happen.
+            held = parts.decide(replace(spec, is_paused=True), self._state, observation, now)
+            decision = replace(decision, state=held.state)
         elif decision.direction is not Direction.HOLD:
             self._begin(decision, now)
         self._state = decision.state
@@ -166,7 +147,7 @@ class ModelLoop:
             self._forecast = None
             return None
         if self._forecast is None or self._forecast.policy != policy.forecast:
-            self._forecast = _Forecast(policy.forecast, self._parts.new_forecaster(policy.forecast))
+            self._forecast = SafeForecast(policy.forecast, self._parts.new_forecaster(policy.forecast))
         return self._forecast.floor(now, lead_s, policy)
 
     def _observe(self, observation: Observation, now: float) -> None:
@@ -218,7 +199,12 @@ class ModelLoop:
             self._retry_at_s = now + min(MAX_RETRY_S, 2.0 ** (self._num_failed - 1))
             if change.is_out:
                 # It did not happen, so no cooldown keeps the next try back; that is what the pause above is for.
-                self._state = replace(self._state, last_out_s=state_before.last_out_s)
+                self._state = replace(
+                    self._state,
+                    last_out_s=state_before.last_out_s,
+                    patience=state_before.patience,
+                    reversed_s=state_before.reversed_s,
+                )
             return self._note_error(
                 f"{change.num_before}→{change.num_wanted} failed: {type(exc).__name__}: {exc}", now
             )
@@ -257,6 +243,8 @@ class ModelLoop:
             self._parts.say(f"{decision.reason} (not now: {hindrance})" if hindrance else decision.reason)
         view = replace(self.view, at_s=now, observation=observation, spec=spec, decision=decision)
         forecast = self._forecast.status() if self._forecast else "off: the policy says so"
+        if self.view.forecast and _switch(forecast) != _switch(self.view.forecast):
+            self._parts.say(f"{self.model}: forecast {forecast}")
         self._publish(replace(view, change=self._change_view(), forecast=forecast, is_news=is_news))
 
     def _change_view(self) -> ChangeView | None:
@@ -272,39 +260,6 @@ class ModelLoop:
         self._parts.publish(view)
 
 
-class _Forecast:
-    """A forecaster that may fail without anybody noticing but who reads its status: it only ever raises a floor."""
-
-    def __init__(self, policy: Forecast, forecaster: Forecasting) -> None:
-        self.policy = policy
-        self._forecaster = forecaster
-        self._trouble = ""
-
-    def observe(self, at_s: float, busy: float) -> None:
-        try:
-            self._forecaster.observe(at_s, busy)
-        except Exception as exc:
-            self._trouble = f"off: {type(exc).__name__}: {exc}"
-
-    def floor(self, now: float, lead_s: float, policy: ModelPolicy) -> Floor | None:
-        try:
-            floor = self._forecaster.floor(now, lead_s, policy)
-        except Exception as exc:
-            self._trouble = f"off: {type(exc).__name__}: {exc}"
-            return None
-        self._trouble = ""
-        return floor
-
-    def status(self) -> str:
-        return self._trouble or self._forecaster.status()
-
-
-def _undone(state: State, before: State) -> State:
-    """The windows of `state`, without the traces of the change that it thinks was made."""
-    return replace(
-        state,
-        last_out_s=before.last_out_s,
-        last_in_s=before.last_in_s,
-        over_since_s=before.over_since_s,
-        quiet_since_s=before.quiet_since_s,
-    )
+def _switch(forecast_status: str) -> str:
+    """ "on (season)" of "on (season): error 0.31 ...": what is worth a line when it changes."""
+    return forecast_status.partition(":")[0]

@@ -12,6 +12,7 @@ import pytest
 from scaler.book import Book
 from scaler.decision import Cause, Decision, Direction, Floor, Spec, State
 from scaler.errors import LoadRefused
+from scaler.forecast import Forecaster
 from scaler.loop import Loop
 from scaler.observation import Observation
 from scaler.testing import FakeClock, FakeLoad, FakeTarget, settle
@@ -66,7 +67,7 @@ def told(*wanted: int) -> Any:
 
     def decide(spec: Spec, state: State, observation: Observation, now: float) -> Decision:
         before = observation.counts.total if observation.counts else 0
-        told_now = left.pop(0) if left else HOLD
+        told_now = left.pop(0) if left and not spec.is_paused else HOLD
         want = before if told_now == HOLD else told_now
         direction = Direction.OUT if want > before else Direction.IN if want < before else Direction.HOLD
         cause = Cause.STEADY if direction is Direction.HOLD else Cause.PRESSURE
@@ -357,6 +358,34 @@ async def test_the_forecast_is_fed_with_the_demand_and_raises_the_floor():
     assert seen == [2.5, 2.5]
     assert Floor(3, "forecast 2.9 busy") in rig.view.spec.floors
     assert rig.view.forecast == "on"
+
+
+async def test_a_forecast_that_goes_on_or_off_is_said_with_its_reason():
+    """Off, on, on with other numbers, off: two lines."""
+
+    class Moody:
+        statuses = ["off: 3 of 30", "on (season): 0.3", "on (season): 0.2", "off: not better"]
+
+        def __init__(self, policy: Any) -> None: ...
+
+        def observe(self, at_s: float, busy: float) -> None: ...
+
+        def floor(self, now: float, lead_s: float, policy: Any) -> Floor | None: ...
+
+        def status(self) -> str:
+            return self.statuses.pop(0)
+
+    rig = Rig(POLICY.replace("enabled: false", "enabled: true"), options={"new_forecaster": Moody})
+    await rig.tick(4)
+    said = [line for line in rig.said if "forecast" in line]
+    assert said == ["chat: forecast on (season): 0.3", "chat: forecast off: not better"]
+
+
+async def test_the_real_forecaster_is_used_unless_the_policy_says_no():
+    """It has seen nothing yet, so it has no floor and says so."""
+    rig = Rig(POLICY.replace("enabled: false", "enabled: true"))
+    await rig.tick(3)
+    assert rig.view.forecast == Forecaster(rig.book.policy.models["chat"].forecast).status()
 
 
 async def test_a_forecaster_that_fails_is_no_floor_and_no_trouble():
