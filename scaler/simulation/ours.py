@@ -8,8 +8,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from scaler import reservations
 from scaler.decider import decide
 from scaler.decision import Decision, Floor, Spec, State
+from scaler.demand import measure
+from scaler.forecast import Forecaster
 from scaler.observation import Counts, Observation, Reading, Signals
 from scaler.policy import ModelPolicy
 from scaler.simulation.rivals import Seen, Setting, Wish
@@ -31,10 +34,15 @@ class Ours:
     _starts: StartTimes = field(default_factory=StartTimes)
     _state: State = field(default_factory=lambda: State.adopted(0.0))
     _start_unix_s: float = 0.0
+    _forecaster: Forecaster = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._forecaster = Forecaster(self.policy.forecast)
 
     def begin(self, setting: Setting) -> int:
         self._start_unix_s = setting.trace.start_unix_s
         self._starts = StartTimes()
+        self._forecaster = Forecaster(self.policy.forecast)
         self._state = State.adopted(self._start_unix_s)
         self.last = None
         return min(max(setting.num_at_start, self.policy.min_instances), self.policy.max_instances)
@@ -43,6 +51,9 @@ class Ours:
         now = self._start_unix_s + seen.at_s
         observation = observed(seen)
         lead_s = self._starts.lead_s(MODEL, self.policy)
+        busy = measure(observation).busy
+        if busy is not None:
+            self._forecaster.observe(now, busy)
         spec = Spec(MODEL, self.policy, lead_s, self._floors(now, lead_s))
         self.last = decide(spec, self._state, observation, now)
         self._state = self.last.state
@@ -52,7 +63,11 @@ class Ours:
         self._starts.started(MODEL, seconds)
 
     def _floors(self, now: float, lead_s: float) -> tuple[Floor, ...]:
-        return ()
+        found = (
+            reservations.floors(self.policy.reservations, now, lead_s, self.policy.max_instances),
+            self._forecaster.floor(now, lead_s, self.policy),
+        )
+        return tuple(floor for floor in found if floor is not None)
 
 
 def observed(seen: Seen) -> Observation:

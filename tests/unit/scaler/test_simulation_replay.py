@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from scaler.policy import ModelPolicy
+from scaler.policy import ModelPolicy, Reservation
 from scaler.simulation import traces
 from scaler.simulation.figures import count_flips
 from scaler.simulation.fleet import Change, Fleet
@@ -242,3 +242,14 @@ def test_the_fleet_is_paid_for_what_starts_serves_and_drains():
     assert (fleet.ready, fleet.total, fleet.paid) == (3, 4, 4)
     fleet.wish(2, 5.0, "")
     assert (fleet.ready, fleet.total, fleet.paid) == (2, 2, 3)
+
+
+def test_a_reserved_peak_has_nobody_late():
+    """×3 for half an hour, known beforehand: reserved for its duration, start-up 300 s, with the lead measured."""
+    trace = traces.peak_of(3.0, 20.0, before_s=7200.0, peak_s=1800.0, after_s=3600.0)
+    peak = Reservation(name="launch", start="1970-01-01T02:00", end="1970-01-01T02:30", min_instances=11)
+    policy = ModelPolicy(max_instances=20, lead_time_s=300.0)
+    reserved = policy.model_copy(update={"reservations": (peak,)})
+
+    assert replay(trace, Ours(policy), 300.0).started_5s_share < 0.95
+    assert replay(trace, Ours(reserved), 300.0).started_5s_share == 1.0
