@@ -38,6 +38,7 @@ ScaleError
 ├── NotListening          the scaler's own port can't be opened, or must not be as it is
 ├── ConfigInvalid         the scaler process is told something that can't be
 ├── StateUnreadable       the state file is not one of ours, or can't be read
+├── StateHeld             another scaler keeps its state there
 └── StateUnwritable       the state can't be kept, so the change is not made
 """
 
@@ -197,6 +198,10 @@ class ConfigInvalid(ScaleError):
 
 
 class StateUnreadable(ScaleError):
+    pass
+
+
+class StateHeld(ScaleError):
     pass
 
 

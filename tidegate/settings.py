@@ -33,6 +33,7 @@ class Settings:
     triton_grpc_port: int = 8001
     triton_metrics_port: int = 8002
     gateway_port: int = 9000
+    scaler_port: int = 9002
     pool_bytes: int = 0
     """KV arena; 0: by `pool_share`."""
     pool_share: float = 0.0
@@ -50,6 +51,11 @@ class Settings:
     with_node: bool = True
     """False: Triton alone, for models that need no worker."""
     with_gateway: bool = True
+    with_scaler: bool = True
+    policy: Path | None = None
+    """What the scaler may do; None: it observes, and changes nothing."""
+    scaler_state_dir: Path | None = None
+    """Where it keeps policy, pauses and reservations; None: RUN_DIR/scaler, which may not outlive a reboot."""
     repository: Path | None = None
     """Another model repository than the one that ships; it is copied, never served from."""
     start_timeout_s: float = 300.0
@@ -122,10 +128,11 @@ class Settings:
     @property
     def ports(self) -> dict[str, int]:
         """Setting's name -> port, of those that this stack will listen on."""
-        return {name: getattr(self, name) for name in _PORTS if self.with_gateway or name != "gateway_port"}
+        unused = {"gateway_port": not self.with_gateway, "scaler_port": not self.with_scaler}
+        return {name: getattr(self, name) for name in _PORTS if not unused.get(name)}
 
 
-_PORTS = ("triton_http_port", "triton_grpc_port", "triton_metrics_port", "gateway_port")
+_PORTS = ("triton_http_port", "triton_grpc_port", "triton_metrics_port", "gateway_port", "scaler_port")
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
@@ -187,6 +194,9 @@ _READERS: dict[str, Callable[[str, str], object]] = {
     "spares": _read_counts,
     "with_node": _read_bool,
     "with_gateway": _read_bool,
+    "with_scaler": _read_bool,
+    "policy": _read_path,
+    "scaler_state_dir": _read_path,
     "repository": _read_path,
     "start_timeout_s": _read_float,
     "stop_timeout_s": _read_float,

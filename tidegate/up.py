@@ -1,7 +1,7 @@
-"""`tidegate up`: node, then Triton with its models, then the gateway; until a signal, or until one of them dies.
+"""`tidegate up`: node, Triton with its models, gateway, scaler; until a signal, or until one of them dies.
 
 Stops in reverse order, each drained. The node is started again when it dies (`node_process`), as Triton's stubs can
-join the next one; a stack that lost another process ends with the reason.
+join the next one, and so is the scaler (`scaler_process`); a stack that lost another process ends with the reason.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ import msgspec
 
 from contracts.stack import STACK_NAME, Stack, write_whole
 from python_backend.node.added import ADDED_NAME
-from scaler.errors import ScaleError
+from scaler.errors import PolicyInvalid, ScaleError
 from scaler.node_client import NodeClient
+from scaler.policy import Policy
+from scaler.server import is_loopback
 from tidegate import ports, processes, repository, run_dir, triton_install
 from tidegate.console import ConsoleProgress
 from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
-from tidegate.launch_errors import LaunchError, ProcessFailed
+from tidegate.launch_errors import LaunchError, ProcessFailed, SettingsInvalid
 from tidegate.load_progress import showing
 from tidegate.node_process import NodeProcess
 from tidegate.processes import Child
+from tidegate.scaler_process import ScalerProcess
 from tidegate.settings import Settings
 from tidegate.triton_process import TritonPaths, TritonServer
 
@@ -100,6 +103,8 @@ def ready_text(stack: Stack) -> str:
     lines = [f"tidegate is ready after {time.time() - stack.started_unix_s:.1f} s"]
     if stack.gateway_http:
         lines.append(f"  OpenAI API     http://{stack.gateway_http}/v1")
+    if stack.scaler_grpc:
+        lines.append(f"  scaler gRPC    {stack.scaler_grpc}")
     lines += [
         f"  Triton gRPC    {stack.triton_grpc}",
         f"  Triton HTTP    http://{stack.triton_http}/v2",
@@ -119,10 +124,12 @@ class Launcher:
         self._node: NodeProcess | None = None
         self._triton: TritonServer | None = None
         self._gateway: Child | None = None
+        self._scaler: ScalerProcess | None = None
 
     async def start(self) -> Stack:
         """Everything ready, and stack.json written. Raises LaunchError; then `stop` what had started."""
         settings, started_unix_s = self._settings, time.time()
+        self._check_policy()
         install = triton_install.find(os.environ)
         triton_install.check_usable(install)
         ports.check_free(settings.host, settings.ports)
@@ -144,6 +151,14 @@ class Launcher:
         if settings.with_gateway and any(model.kind != "batch" for model in models.served):
             self._gateway = self._spawn("gateway", "gateway", self._gateway_config(models))
             await self._wait_ready(self._gateway)
+        if settings.with_scaler:
+            self._scaler = ScalerProcess(
+                spawn=lambda: self._spawn("scaler", "scaler", self._scaler_config(models)),
+                wait_ready=self._wait_ready,
+                on_ready=self._rewrite_stack,
+                say=self._say,
+            )
+            await self._scaler.first_ready()
         self._started = (models, started_unix_s)
         return self._write_stack(models, started_unix_s)
 
@@ -211,6 +226,40 @@ class Launcher:
             "drain_grace_s": max(1, int(self._settings.stop_timeout_s)),
         }
 
+    def _check_policy(self) -> None:
+        """Before anything starts. Raises SettingsInvalid with every problem."""
+        path = self._settings.policy
+        if path is None:
+            return
+        if not self._settings.with_scaler:
+            raise SettingsInvalid("--policy needs a scaler; leave out --no-scaler")
+        try:
+            Policy.read(path)
+        except PolicyInvalid as exc:
+            raise SettingsInvalid("\n".join(f"{path}: {problem}" for problem in exc.problems)) from exc
+        except (OSError, UnicodeDecodeError) as exc:
+            raise SettingsInvalid(f"--policy {path} can't be read: {exc}") from exc
+
+    def _scaler_config(self, models: repository.Repository) -> dict[str, object]:
+        settings = self._settings
+        return {
+            "host": self._scaler_host,
+            "port": settings.scaler_port,
+            "state_dir": str(settings.scaler_state_dir or settings.run_dir / "scaler"),
+            "policy_path": str(settings.policy.absolute()) if settings.policy else "",
+            "models": settings.models,
+            "triton_grpc": self._address(settings.triton_grpc_port),
+            "triton_metrics": self._address(settings.triton_metrics_port),
+            "triton_pid": self._triton.child.pid if self._triton else 0,
+            "node_socket": self._control_socket if self._node else "",
+            "run_dir": str(settings.run_dir),
+        }
+
+    @property
+    def _scaler_host(self) -> str:
+        """Who commands the scaler sits at this machine, also where the models are served to others."""
+        return self._settings.host if is_loopback(self._settings.host) else "127.0.0.1"
+
     def _address(self, port: int) -> str:
         return f"{self._settings.host}:{port}"
 
@@ -224,6 +273,7 @@ class Launcher:
             triton_grpc=self._address(settings.triton_grpc_port),
             triton_metrics=self._address(settings.triton_metrics_port),
             gateway_http=self._address(settings.gateway_port) if self._gateway else "",
+            scaler_grpc=f"{self._scaler_host}:{settings.scaler_port}" if self._scaler else "",
             models=list(models.served),
             pids={child.name: child.pid for child in self._children()},
             started_unix_s=started_unix_s,
@@ -247,7 +297,8 @@ class Launcher:
     def _children(self) -> list[Child]:
         node = self._node.child if self._node else None
         triton = self._triton.child if self._triton else None
-        return [child for child in (node, triton, self._gateway) if child is not None]
+        scaler = self._scaler.child if self._scaler else None
+        return [child for child in (node, triton, self._gateway, scaler) if child is not None]
 
     async def watch(self) -> None:
         """Returns never. Raises ProcessFailed when a process has died for good."""
@@ -258,6 +309,8 @@ class Launcher:
                 self._triton.watch()
             if self._gateway and self._gateway.exit_code is not None:
                 raise ProcessFailed(processes.describe_exit(self._gateway))
+            if self._scaler:
+                self._scaler.watch()
             await asyncio.sleep(WATCH_S)
 
     async def _num_in_flight(self) -> int | None:
@@ -280,6 +333,9 @@ class Launcher:
         """In reverse order, each drained; nothing of them is left afterwards. Harmless when nothing runs."""
         self._stack_path.unlink(missing_ok=True)
         timeout_s = self._settings.stop_timeout_s
+        # First, so that it scales nothing that is being taken down; what it drains serves on.
+        if self._scaler and not await self._scaler.stop(timeout_s):
+            self._say(f"scaler did not stop within {timeout_s:.0f} s and was killed")
         # Past its grace the gateway tells the streams that are left that they are cut: it needs a moment for that.
         if self._gateway and not await processes.stop(self._gateway, timeout_s + LAST_WORDS_S):
             self._say(f"gateway did not stop within {timeout_s:.0f} s and was killed")

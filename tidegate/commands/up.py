@@ -12,6 +12,7 @@ from tidegate.commands.options import RunDirOption, parse_counts, parse_size, re
 
 _PORTS = "Ports and addresses"
 _RESOURCES = "Memory and processors"
+_SCALING = "Scaling"
 
 
 def _port(name: str, help_text: str) -> Any:
@@ -47,12 +48,39 @@ def up(
     triton_metrics_port: Annotated[
         int | None, _port("triton-metrics-port", "Triton's Prometheus metrics (default 8002).")
     ] = None,
+    scaler_port: Annotated[int | None, _port("scaler-port", "The scaler's gRPC (default 9002).")] = None,
     gateway: Annotated[
         bool | None,
         typer.Option(
             "--gateway/--no-gateway",
             help="With or without the OpenAI API (default: with).",
             show_default=False,
+        ),
+    ] = None,
+    scaler: Annotated[
+        bool | None,
+        typer.Option(
+            "--scaler/--no-scaler",
+            help="With or without the scaler (default: with).",
+            show_default=False,
+            rich_help_panel=_SCALING,
+        ),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy",
+            metavar="FILE",
+            help="How models are scaled (YAML). Without one the scaler observes and changes nothing.",
+            rich_help_panel=_SCALING,
+        ),
+    ] = None,
+    scaler_state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--scaler-state-dir",
+            help="Where policy, pauses and reservations are kept (default: in the run directory).",
+            rich_help_panel=_SCALING,
         ),
     ] = None,
     pool_bytes: Annotated[
@@ -119,7 +147,7 @@ def up(
         bool, typer.Option("--json", help="When ready, print the stack as one JSON object.")
     ] = False,
 ) -> None:
-    """Serve models: memory node, Triton, gateway; until Ctrl-C.
+    """Serve models: memory node, Triton, gateway, scaler; until Ctrl-C.
 
     Prints the URLs when everything is ready. Ctrl-C or SIGTERM drains and stops; a second one kills.
     Every option can also be set as TIDEGATE_GATEWAY_PORT, TIDEGATE_POOL_BYTES, ...; the command line wins.
@@ -136,6 +164,10 @@ def up(
         triton_grpc_port=triton_grpc_port,
         triton_metrics_port=triton_metrics_port,
         with_gateway=gateway,
+        scaler_port=scaler_port,
+        with_scaler=scaler,
+        policy=policy,
+        scaler_state_dir=scaler_state_dir,
         repository=repository,
         pool_bytes=None if pool_bytes is None else parse_size("--pool-bytes", pool_bytes),
         pool_share=pool_share,

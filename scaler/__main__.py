@@ -1,0 +1,49 @@
+"""`python -m scaler --config FILE`: decide and act until SIGTERM; then drains are taken back, and exit 0.
+
+Exit code 78 (EX_CONFIG): what it is told makes no sense, and a restart would not change that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from scaler.config import read_config
+from scaler.errors import ConfigInvalid, PolicyInvalid, ScaleError, StateUnreadable
+from scaler.process import ScalerProcess
+
+READY_LINE = "tidegate-ready scaler"
+EXIT_CONFIG = 78
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m scaler", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="scaler.json")
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z")
+    try:
+        asyncio.run(_serve(parser.parse_args().config))
+    except (ConfigInvalid, PolicyInvalid, StateUnreadable) as exc:
+        print(f"scaler: {exc}", file=sys.stderr)
+        return EXIT_CONFIG
+    except ScaleError as exc:
+        print(f"scaler: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(config_path: Path) -> None:
+    stopping = asyncio.Event()
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stopping.set)
+    async with ScalerProcess(read_config(config_path), os.environ, say=logging.getLogger("scaler").info):
+        print(READY_LINE, flush=True)
+        await stopping.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

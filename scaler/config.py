@@ -1,0 +1,98 @@
+"""Settings of the scaler process: one JSON file, written by `tidegate up` or by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from scaler.errors import ConfigInvalid
+from scaler.server import Access
+
+TOKEN_VARIABLE = "TIDEGATE_SCALER_TOKEN"  # noqa: S105 - the variable's name
+
+
+class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything the scaler is told. Unknown keys raise. Addresses are host:port; "" is: there is none."""
+
+    state_dir: str
+    """Policy, pauses and reservations are kept here; one scaler at a time."""
+    policy_path: str = ""
+    """Taken at the first start, and later when the file was edited since."""
+    models: list[str] = []
+    """Served here: those that the policy does not name are observed."""
+
+    target: Literal["triton", "kubernetes", "dry-run"] = "triton"
+    """What is scaled: instances of one Triton, replicas, or nothing (decisions are told and not carried out)."""
+    triton_grpc: str = ""
+    triton_metrics: str = ""
+    """Without it the queue in Triton is not seen."""
+    node_socket: str = ""
+    """Of tidegate's node daemon; without it Triton's models are plain ones."""
+    triton_pid: int = 0
+    """Where Triton runs on this host: stubs that never finish starting can then be ended. 0: not known."""
+    run_dir: str = ""
+    """Of the stack: locks lie there that `tidegate scale` heeds too. "": state_dir."""
+    tick_s: float = 1.0
+
+    host: str = "127.0.0.1"
+    port: int = 9002
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    token_file: str = ""
+    """Or the token itself in TIDEGATE_SCALER_TOKEN. It stands in no config, and in no log."""
+    allow_insecure: bool = False
+    """Listen beyond loopback without TLS or a token, where the network itself is trusted."""
+    keda_address: str = ""
+    """Where KEDA asks, a port of its own. "": nowhere."""
+
+    def __post_init__(self) -> None:
+        _require(bool(self.state_dir), "state_dir is empty, must name a folder")
+        _require(0 <= self.port <= 65535, f"port = {self.port}, must be from 0 to 65535")
+        _require(0.05 <= self.tick_s <= 60, f"tick_s = {self.tick_s}, must be from 0.05 to 60")
+        _require(
+            self.target == "kubernetes" or bool(self.triton_grpc),
+            f"target = {self.target} needs triton_grpc (host:port)",
+        )
+        _require(
+            len(set(self.models)) == len(self.models), f"models = {self.models}, each may stand there once"
+        )
+
+    def access(self, environ: Mapping[str, str]) -> Access:
+        """Raises ConfigInvalid when the token can't be read."""
+        return Access(
+            host=self.host,
+            port=self.port,
+            cert_path=self.tls_cert,
+            key_path=self.tls_key,
+            client_ca_path=self.tls_client_ca,
+            token=self._token(environ),
+            allow_insecure=self.allow_insecure,
+        )
+
+    def _token(self, environ: Mapping[str, str]) -> str:
+        if not self.token_file:
+            return environ.get(TOKEN_VARIABLE, "")
+        try:
+            token = Path(self.token_file).read_text().strip()
+        except OSError as exc:
+            raise ConfigInvalid(f"token_file {self.token_file} can't be read: {exc.strerror}") from exc
+        if not token:
+            raise ConfigInvalid(f"token_file {self.token_file} is empty; without it anybody would be let in")
+        return token
+
+
+def _require(holds: bool, text: str) -> None:
+    if not holds:
+        raise ValueError(text)
+
+
+def read_config(path: Path) -> ScalerConfig:
+    """Raises ConfigInvalid."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ScalerConfig)
+    except (OSError, msgspec.MsgspecError, ValueError) as exc:
+        raise ConfigInvalid(f"scaler config {path}: {exc}") from exc

@@ -1,0 +1,85 @@
+"""The scaler as the launcher keeps it: started last, started again when it dies, stopped first.
+
+Serving comes before scaling: whatever becomes of the scaler, the stack goes on with the instances there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from tidegate import processes
+from tidegate.launch_errors import ProcessFailed
+from tidegate.processes import Child
+from tidegate.restarts import RestartPlan
+
+EXIT_CONFIG = 78
+"""sysexits.h's EX_CONFIG: what it is told makes no sense, and it would say so again."""
+
+Say = Callable[[str], None]
+
+
+class ScalerProcess:
+    """`spawn` starts one, `wait_ready` returns when it serves (raises ProcessFailed), `on_ready` is called then.
+
+    Call `watch` a few times a second; nothing here raises for a scaler that fails.
+    """
+
+    def __init__(
+        self,
+        spawn: Callable[[], Child],
+        wait_ready: Callable[[Child], Awaitable[None]],
+        on_ready: Callable[[], None],
+        say: Say,
+    ) -> None:
+        self._spawn = spawn
+        self._wait_ready = wait_ready
+        self._on_ready = on_ready
+        self._say = say
+        self._plan = RestartPlan()
+        self._restarting: asyncio.Task[None] | None = None
+        self.is_given_up = False
+        self.child = self._start()
+
+    def _start(self) -> Child:
+        self._started_s = time.monotonic()
+        return self._spawn()
+
+    async def first_ready(self) -> None:
+        """Returns when it serves, or has failed to: then `watch` goes on trying."""
+        try:
+            await self._wait_ready(self.child)
+        except ProcessFailed:
+            processes.kill_group(self.child)  # too slow; dead already otherwise
+
+    def watch(self) -> None:
+        if self._restarting is not None and self._restarting.done():
+            self._restarting = None
+        if self._restarting is None and not self.is_given_up and self.child.exit_code is not None:
+            self._restarting = asyncio.create_task(self._restart())
+
+    async def stop(self, timeout_s: float) -> bool:
+        """As `processes.stop`."""
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.wait({self._restarting})
+        return await processes.stop(self.child, timeout_s)
+
+    async def _restart(self) -> None:
+        """Once. When the next one fails too, `watch` comes back here."""
+        processes.kill_group(self.child)
+        how = processes.describe_exit(self.child)
+        pause_s = self._plan.died(time.monotonic() - self._started_s)
+        if self.child.exit_code == EXIT_CONFIG or pause_s is None:
+            self.is_given_up = True
+            self._say(f"{how}\nserving on without a scaler: the number of instances stays as it is")
+            return
+        self._say(
+            f"{how}\ninstances stay as they are until it is there again; starting it in {pause_s:.1f} s"
+        )
+        await asyncio.sleep(pause_s)
+        self.child = self._start()
+        await self.first_ready()
+        if self.child.exit_code is None:
+            self._on_ready()
