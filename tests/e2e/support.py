@@ -140,7 +140,7 @@ class Up:
 def launched(
     repository: Path, *models: str, ports: Mapping[str, int] | None = None, stop_timeout_s: float = 30
 ) -> Iterator[Up]:
-    """`tidegate up` on a repository of the test's own, without node and gateway, until the block ends."""
+    """`tidegate up` on a repository of the test's own, without node, gateway and scaler, until the block ends."""
     # Its folder lies right in the temporary one: paths of Unix sockets are short.
     run_dir = Path(tempfile.mkdtemp(prefix="tg-"))
     names = ("triton_http_port", "triton_grpc_port", "triton_metrics_port")
@@ -153,6 +153,7 @@ def launched(
         "TIDEGATE_STOP_TIMEOUT_S": str(stop_timeout_s),
         "TIDEGATE_WITH_NODE": "0",
         "TIDEGATE_WITH_GATEWAY": "0",
+        "TIDEGATE_WITH_SCALER": "0",
         **{f"TIDEGATE_{name.upper()}": str(port) for name, port in ports.items()},
     }
     log_path = run_dir / "up.log"
