@@ -23,7 +23,7 @@ class FakeClock:
     """`clock()` is the time; `await clock.sleep(s)` lets it pass, and lets other tasks run."""
 
     def __init__(self, now: float = START_S) -> None:
-        self.now = now
+        self.now = self.began_s = now
         self._waiters: list[tuple[float, asyncio.Future[None]]] = []
 
     def __call__(self) -> float:
@@ -230,10 +230,16 @@ class FakeLoad:
         grown = (busy - ready) * self.requests_per_busy_s * passed_s
         self.queue[model] = max(0.0, self.queue.get(model, 0.0) + grown)
         working = min(busy, ready) if not self.queue[model] else float(ready)
+
+        def reading(value: float) -> Reading:
+            return Reading(self.quality, value)
+
         return Signals(
-            utilization=Reading(self.quality, working / ready) if ready else Reading(Quality.IDLE),
-            queue=Reading(self.quality, self.queue[model]),
-            concurrency=Reading(self.quality, self.queue[model] + working),
+            utilization=reading(working / ready if ready else 0.0),
+            queue=reading(self.queue[model]),
+            concurrency=reading(self.queue[model] + working),
+            arrivals_per_s=reading(busy * self.requests_per_busy_s),
+            busy_s_per_request=reading(1 / self.requests_per_busy_s),
         )
 
     def forget(self, model: str) -> None:

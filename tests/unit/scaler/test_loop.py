@@ -4,59 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from scaler.book import Book
 from scaler.decision import Cause, Decision, Direction, Floor, Spec, State
 from scaler.errors import LoadRefused
 from scaler.forecast import Forecaster
 from scaler.loop import Loop
 from scaler.observation import Observation
-from scaler.testing import FakeClock, FakeLoad, FakeTarget, settle
-
-POLICY = """
-models:
-  chat: {min_instances: 1, max_instances: 8, forecast: {enabled: false}}
-"""
-
-
-@dataclass
-class Rig:
-    """A loop, ticked by hand once a second."""
-
-    policy: str = POLICY
-    options: dict[str, Any] = field(default_factory=dict)
-    clock: FakeClock = field(default_factory=FakeClock)
-    load: FakeLoad = field(default_factory=FakeLoad)
-    said: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.target = FakeTarget(self.clock, {"chat": 1})
-        self.book = Book()
-        self.book.set_policy(self.policy, self.clock())
-        self.restart()
-
-    def restart(self) -> None:
-        """A scaler that knows nothing but the book."""
-        self.loop = Loop(
-            self.book, self.load, self.target, clock=self.clock, say=self.said.append, **self.options
-        )
-
-    async def tick(self, times: int = 1, model: str = "chat") -> Decision:
-        for _ in range(times):
-            self.clock.advance(1.0)
-            await settle()
-            decisions = await self.loop.tick(self.clock())
-            await settle()
-        return next(item for item in decisions if item.model == model)
-
-    @property
-    def view(self):
-        return self.loop.views()[0]
-
+from scaler.testing import FakeClock, settle
+from tests.unit.scaler.rig import POLICY, Rig
 
 HOLD = -1
 
@@ -363,9 +321,9 @@ async def test_the_forecast_is_fed_with_the_demand_and_raises_the_floor():
 async def test_a_forecast_that_goes_on_or_off_is_said_with_its_reason():
     """Off, on, on with other numbers, off: two lines."""
 
-    class Moody:
-        statuses = ["off: 3 of 30", "on (season): 0.3", "on (season): 0.2", "off: not better"]
+    statuses = ["off: 3 of 30", "on (season): 0.3", "on (season): 0.2", "off: not better"]
 
+    class Moody:
         def __init__(self, policy: Any) -> None: ...
 
         def observe(self, at_s: float, busy: float) -> None: ...
@@ -373,7 +331,7 @@ async def test_a_forecast_that_goes_on_or_off_is_said_with_its_reason():
         def floor(self, now: float, lead_s: float, policy: Any) -> Floor | None: ...
 
         def status(self) -> str:
-            return self.statuses.pop(0)
+            return statuses.pop(0)
 
     rig = Rig(POLICY.replace("enabled: false", "enabled: true"), options={"new_forecaster": Moody})
     await rig.tick(4)
