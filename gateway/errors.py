@@ -4,21 +4,27 @@ GatewayError
 ├── InvalidRequest 400            the body, or a value in it, is wrong
 │   ├── UnsupportedFeature        known to OpenAI, not done here
 │   └── ContextLengthExceeded     prompt longer than the model's context
+├── KeyMissing, KeyInvalid 401    who calls is not known
+├── Forbidden 403                 the key may not do this
 ├── ModelNotFound 404
 ├── RouteNotFound 404, MethodNotAllowed 405
 ├── BodyTimeout 408               half a body came, and no more
 ├── BodyTooLarge 413
 ├── QueueFull 429                 Triton's queue limit; try again
+├── LimitExceeded 429             a limit of the key or of the service
 ├── ClientGone 499                nobody is left to read the answer; only logged
 ├── InternalError 500
 │   └── UpstreamFailed            Triton or the engine broke, or a stream was cut
 ├── UpstreamUnavailable 503       nothing serves the model now; try again
+├── LimitsUnavailable 503         their store does not answer, and the gateway is to fail closed
 └── DeadlineExceeded 504
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import ClassVar
 
@@ -33,13 +39,15 @@ class GatewayError(Exception):
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
-    code: ClassVar[str | None] = None
-    retry_after_s: ClassVar[int | None] = None
+    code: str | None = None
+    retry_after_s: int | None = None
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
+        self.headers: Mapping[str, str] = {}
+        """Beside Retry-After."""
 
     def body(self) -> bytes:
         """In OpenAI's shape."""
@@ -59,6 +67,26 @@ class UnsupportedFeature(InvalidRequest):
 
 class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
+
+
+class KeyMissing(GatewayError):
+    status = 401
+    type = "invalid_request_error"
+    code = "missing_api_key"
+
+
+class KeyInvalid(GatewayError):
+    """Unknown, revoked and expired keys look alike from outside."""
+
+    status = 401
+    type = "invalid_request_error"
+    code = "invalid_api_key"
+
+
+class Forbidden(GatewayError):
+    status = 403
+    type = "permission_error"
+    code = "permission_denied"
 
 
 class ModelNotFound(GatewayError):
@@ -98,6 +126,24 @@ class QueueFull(GatewayError):
     retry_after_s = 1
 
 
+class LimitExceeded(GatewayError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        param: str | None = None,
+        *,
+        retry_after_s: float = 1.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message, param)
+        self.retry_after_s = max(1, math.ceil(retry_after_s))
+        self.headers = headers or {}
+
+
 class ClientGone(GatewayError):
     status = 499
     type = "client_closed_request"
@@ -116,6 +162,12 @@ class UpstreamFailed(InternalError):
 class UpstreamUnavailable(GatewayError):
     status = 503
     code = "upstream_unavailable"
+    retry_after_s = 1
+
+
+class LimitsUnavailable(GatewayError):
+    status = 503
+    code = "limits_unavailable"
     retry_after_s = 1
 
 

@@ -59,7 +59,9 @@ class ErrorAnswer(Response):
     """An error in OpenAI's shape."""
 
     def __init__(self, error: GatewayError) -> None:
-        headers = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+        headers = dict(error.headers)
+        if error.retry_after_s is not None:
+            headers["retry-after"] = str(error.retry_after_s)
         super().__init__(error.body(), error.status, headers, media_type="application/json")
         self._lingers = isinstance(error, BodyTooLarge | BodyTimeout)
 
