@@ -33,6 +33,8 @@ class Limits:
     max_instances: int = 8
     drain_timeout_s: float = 60.0
     start_deadline_s: float = 300.0
+    longest_stream_s: float | None = None
+    """Of a decoupled model that is not of our node: no answer takes longer. None: unknown, so never scaled in."""
 
 
 class Target(Protocol):

@@ -7,45 +7,65 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scaler.draining import Say
+from scaler.errors import NodeUnreachable
 from scaler.node_client import NodeClient
 from scaler.node_target import NodeTarget
 from scaler.observation import Counts
+from scaler.ownership import HostLock
+from scaler.plain_target import PlainTarget
 from scaler.stub_processes import end_stubs
 from scaler.target import Limits, ScaleResult
 from scaler.triton_client import TritonClient
 
 
 class TritonTarget:
-    """A `Target`. Close it."""
+    """A `Target`. While it is open no other scaler of this host can open one for the same Triton. Close it."""
 
     def __init__(
         self,
         triton_grpc: str,
         run_dir: Path,
         *,
-        node_socket: str,
-        triton_pid: int,
+        node_socket: str = "",
+        triton_pid: int = 0,
         limits: Callable[[str], Limits],
         say: Say,
     ) -> None:
-        """`triton_pid`: of the tritonserver on this host, so that stubs that never start can be ended."""
+        """`run_dir` keeps what has to outlast this process. `node_socket`: "" without a node of ours. `triton_pid`:
+        of the tritonserver, where it is on this host, so that stubs that never start can be ended.
+
+        Raises OwnedByOther.
+        """
+        self._lock = HostLock(triton_grpc)
         self._triton = TritonClient(triton_grpc)
-        self._node = NodeClient(node_socket)
-        self._ours = NodeTarget(
-            self._triton,
-            self._node,
-            run_dir,
-            limits=limits,
-            say=say,
-            end_stubs=functools.partial(end_stubs, triton_pid),
-        )
+        self._plain = PlainTarget(self._triton, run_dir, limits=limits, say=say)
+        self._node = NodeClient(node_socket) if node_socket else None
+        self._of_node: set[str] = set()
+        if self._node:
+            ender = functools.partial(end_stubs, triton_pid) if triton_pid else None
+            self._ours = NodeTarget(
+                self._triton, self._node, run_dir, limits=limits, say=say, end_stubs=ender
+            )
 
     async def close(self) -> None:
         await self._triton.close()
-        await self._node.close()
+        if self._node:
+            await self._node.close()
+        self._lock.close()
 
     async def counts(self, model: str) -> Counts | None:
-        return await self._ours.counts(model)
+        try:
+            return await (await self._target_of(model)).counts(model)
+        except NodeUnreachable:
+            return None
 
     async def scale(self, model: str, wanted: int, reason: str) -> ScaleResult:
-        return await self._ours.scale(model, wanted, reason)
+        return await (await self._target_of(model)).scale(model, wanted, reason)
+
+    async def _target_of(self, model: str) -> NodeTarget | PlainTarget:
+        """Raises NodeUnreachable while it can't be known whose the model is."""
+        if self._node is None:
+            return self._plain
+        if model not in self._of_node:
+            self._of_node |= {known.name for known in (await self._node.status()).models}
+        return self._ours if model in self._of_node else self._plain

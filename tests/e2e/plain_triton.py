@@ -14,15 +14,18 @@ from pathlib import Path
 import httpx
 import psutil
 
+from tests.e2e.support import MODEL
 from tidegate import stubs, triton_install
+from tidegate.repository import compile_entry
 from tidegate.testing import free_ports
 
 CONFIG = """
 backend: "python"
 max_batch_size: 8
+dynamic_batching {{ }}
 input [ {{ name: "IN" data_type: TYPE_FP32 dims: [ 1 ] }} ]
 output [ {{ name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
-instance_group [ {{ kind: KIND_CPU count: {count} }} ]
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 """
 
 SELF_DESCRIBED = """
@@ -31,8 +34,67 @@ SELF_DESCRIBED = """
         config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [1]})
         config.add_output({"name": "OUT", "data_type": "TYPE_FP32", "dims": [1]})
         config.set_max_batch_size(8)
+        config.set_dynamic_batching()
         return config
 """
+
+DECOUPLED_CONFIG = """
+backend: "python"
+model_transaction_policy { decoupled: true }
+input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU count: 2 } ]
+"""
+
+DECOUPLED_MODEL = """
+import threading
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            threading.Thread(target=self.answer, args=(request.get_response_sender(), value)).start()
+
+    def answer(self, sender, value):
+        for _ in range(int(value[0])):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]))
+            time.sleep(0.05)
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def write_plain_model(
+    repository: Path,
+    name: str,
+    *,
+    batch_s: float = 0.02,
+    is_self_described: bool = False,
+    on_initialize: str = "pass",
+) -> Path:
+    """`{count: 1}` in a group without a name. Returns the file where every `initialize` leaves a line."""
+    init_log = repository.parent / f"{name}.initialized"
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    model = MODEL.format(init_log=str(init_log), batch_s=batch_s, on_initialize=on_initialize)
+    (version / "model.py").write_text(model + SELF_DESCRIBED * is_self_described)
+    if not is_self_described:
+        (repository / name / "config.pbtxt").write_text(CONFIG.format())
+        compile_entry(repository / name)
+    init_log.touch()
+    return init_log
+
+
+def write_decoupled_model(repository: Path, name: str) -> None:
+    """Answers a request for N with N responses in N * 50 ms, from a thread of its own."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(DECOUPLED_CONFIG)
+    (version / "model.py").write_text(DECOUPLED_MODEL)
+    compile_entry(repository / name)
 
 
 @dataclass(frozen=True)
