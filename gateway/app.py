@@ -17,8 +17,10 @@ from gateway.catalog import Catalog
 from gateway.config import GatewayConfig
 from gateway.errors import GatewayError, InternalError, from_http_status
 from gateway.http_api import Gateway, router
+from gateway.scaler_client import ScalerClient
 from gateway.streaming import ErrorAnswer, note_error
 from gateway.triton_client import TritonClient
+from gateway.waking import WakingTriton
 
 
 def build_app(config: GatewayConfig, catalog: Catalog, triton: TritonClient | None = None) -> ASGIApp:
@@ -26,7 +28,7 @@ def build_app(config: GatewayConfig, catalog: Catalog, triton: TritonClient | No
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        client = triton or TritonClient(config.triton_grpc, config.num_channels)
+        client = triton or _client(config)
         app.state.gateway = Gateway(config, catalog, client)
         yield
         await client.close()
@@ -38,6 +40,13 @@ def build_app(config: GatewayConfig, catalog: Catalog, triton: TritonClient | No
     app.add_exception_handler(HTTPException, _answer_error)
     # Outermost, so that the answer to an unforeseen exception is logged and carries the request's id too.
     return AccessLog(BodyDeadline(app, config.body_timeout_s))
+
+
+def _client(config: GatewayConfig) -> TritonClient | WakingTriton:
+    triton = TritonClient(config.triton_grpc, config.num_channels)
+    if not config.scaler_grpc:
+        return triton
+    return WakingTriton(triton, ScalerClient(config.scaler_grpc), config.wake_timeout_s)
 
 
 async def _answer_error(request: Request, exc: Exception) -> Response:

@@ -33,12 +33,17 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """After SIGTERM running answers have this long to finish."""
     max_embed_batch: int = 32
     """Texts a call to Triton carries: max_batch_size of `embed`."""
+    scaler_grpc: str = ""
+    """host:port of the scaler, which wakes models without an instance; "": nobody does, and the answer is 503."""
+    wake_timeout_s: float = 30.0
+    """A request waits so long for its model to come back. A start from resident weights takes well below 1 s."""
 
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]
         _require(len(set(names)) == len(names), f"models = {names}, each name may stand there once")
         _require(0 <= self.port <= 65535, f"port = {self.port}, must be from 0 to 65535")
-        _require(self.body_timeout_s > 0, f"body_timeout_s = {self.body_timeout_s}, must be above 0")
+        for key in ("body_timeout_s", "wake_timeout_s"):
+            _require(getattr(self, key) > 0, f"{key} = {getattr(self, key)}, must be above 0")
         for key in ("max_body_bytes", "num_channels", "drain_grace_s", "max_embed_batch"):
             _require(getattr(self, key) >= 1, f"{key} = {getattr(self, key)}, must be at least 1")
 

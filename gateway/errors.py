@@ -16,6 +16,8 @@ GatewayError
 ├── InternalError 500
 │   └── UpstreamFailed            Triton or the engine broke, or a stream was cut
 ├── UpstreamUnavailable 503       nothing serves the model now; try again
+│   ├── ModelNotLoaded            it has no instance in Triton
+│   └── ModelAsleep               it was waited for, and none came in time
 ├── LimitsUnavailable 503         their store does not answer, and the gateway is to fail closed
 └── DeadlineExceeded 504
 """
@@ -171,6 +173,15 @@ class LimitsUnavailable(GatewayError):
     retry_after_s = 1
 
 
+class ModelNotLoaded(UpstreamUnavailable):
+    """Triton knows the model and has no instance of it now."""
+
+
+class ModelAsleep(UpstreamUnavailable):
+    code = "model_asleep"
+    retry_after_s = 5
+
+
 class DeadlineExceeded(GatewayError):
     status = 504
     type = "timeout_error"
@@ -200,10 +211,8 @@ _PREFIX = re.compile(r"^\s*(" + "|".join(_BY_PREFIX) + r"): (.*)", re.DOTALL)
 _BY_TRITON_TEXT: tuple[tuple[re.Pattern[str], type[GatewayError]], ...] = (
     (re.compile(r"stub process .*is not healthy", re.IGNORECASE | re.DOTALL), UpstreamUnavailable),
     (re.compile(r"exceeds maximum queue size", re.IGNORECASE), QueueFull),
-    (
-        re.compile(r"server exiting|has no available versions|is not ready", re.IGNORECASE),
-        UpstreamUnavailable,
-    ),
+    (re.compile(r"has no available versions|is not ready", re.IGNORECASE), ModelNotLoaded),
+    (re.compile(r"server exiting", re.IGNORECASE), UpstreamUnavailable),
     (re.compile(r"unknown model.*is not found", re.IGNORECASE | re.DOTALL), ModelNotFound),
 )
 

@@ -25,6 +25,7 @@ from gateway.logprobs import TokenLogprob
 from gateway.schemas import parse_chat, parse_completion, parse_embedding
 from gateway.streaming import EventStream, read_body, while_connected
 from gateway.triton_client import GenerateCall, GenerateReply, TritonClient, check_finished, collect
+from gateway.waking import WakingTriton
 
 TIMEOUT_HEADER = "x-tidegate-timeout-s"
 MAX_TIMEOUT_S = 24 * 3600.0
@@ -40,7 +41,7 @@ router = APIRouter()
 class Gateway:
     """What the routes need; app.state.gateway."""
 
-    def __init__(self, config: GatewayConfig, catalog: Catalog, triton: TritonClient) -> None:
+    def __init__(self, config: GatewayConfig, catalog: Catalog, triton: TritonClient | WakingTriton) -> None:
         self.config = config
         self.catalog = catalog
         self.triton = triton
@@ -221,7 +222,9 @@ def _deadline_unix_s(request: Request) -> float | None:
     return time.time() + timeout_s
 
 
-async def _generate_all(triton: TritonClient, calls: Sequence[GenerateCall]) -> list[GenerateReply]:
+async def _generate_all(
+    triton: TritonClient | WakingTriton, calls: Sequence[GenerateCall]
+) -> list[GenerateReply]:
     return await _side_by_side([collect(triton.generate(call)) for call in calls])
 
 

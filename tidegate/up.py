@@ -224,6 +224,7 @@ class Launcher:
             # No call of the OpenAI API has tensors.
             "models": [model for model in models.served if model.kind != "batch"],
             "drain_grace_s": max(1, int(self._settings.stop_timeout_s)),
+            "scaler_grpc": self._scaler_address if self._settings.with_scaler else "",
         }
 
     def _check_policy(self) -> None:
@@ -256,6 +257,10 @@ class Launcher:
         }
 
     @property
+    def _scaler_address(self) -> str:
+        return f"{self._scaler_host}:{self._settings.scaler_port}"
+
+    @property
     def _scaler_host(self) -> str:
         """Who commands the scaler sits at this machine, also where the models are served to others."""
         return self._settings.host if is_loopback(self._settings.host) else "127.0.0.1"
@@ -273,7 +278,7 @@ class Launcher:
             triton_grpc=self._address(settings.triton_grpc_port),
             triton_metrics=self._address(settings.triton_metrics_port),
             gateway_http=self._address(settings.gateway_port) if self._gateway else "",
-            scaler_grpc=f"{self._scaler_host}:{settings.scaler_port}" if self._scaler else "",
+            scaler_grpc=self._scaler_address if self._scaler else "",
             models=list(models.served),
             pids={child.name: child.pid for child in self._children()},
             started_unix_s=started_unix_s,
