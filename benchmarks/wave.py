@@ -10,10 +10,11 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 CREST_OVER_TROUGH = 3.0
+MEAN_OVER_CREST = (1 + 2 / CREST_OVER_TROUGH) / 3
 LATE_SHARE = 0.01
 """More late or failed calls than this, and it is no longer the 99th percentile that holds."""
 
@@ -27,6 +28,8 @@ class Outcome:
     num_calls: int
     num_late: int
     has_held: bool
+    latencies_s: Sequence[float]
+    """Of the calls that were answered, from when each was due."""
 
 
 def arrivals(crest_per_s: float, seconds: float, rng: random.Random) -> list[float]:
@@ -40,19 +43,28 @@ def arrivals(crest_per_s: float, seconds: float, rng: random.Random) -> list[flo
     return times
 
 
+def steady_arrivals(per_s: float, seconds: float, rng: random.Random) -> list[float]:
+    """The same at one rate."""
+    times = []
+    now = 0.0
+    while (now := now + rng.expovariate(per_s)) < seconds:
+        times.append(now)
+    return times
+
+
 async def send_wave(times: list[float], call: Call, bound_s: float) -> Outcome:
     """Every call at its time, whatever became of those before; given up when too many are late already."""
     num_late = 0
     allowed = math.floor(LATE_SHARE * len(times))
+    latencies_s: list[float] = []
     started_s = time.monotonic()
 
     async def one(index: int, at_s: float) -> None:
         nonlocal num_late
         try:
             await call(index)
-            is_late = (
-                time.monotonic() - at_s > bound_s
-            )  # from when it was due, so a slow sender hides nothing
+            latencies_s.append(time.monotonic() - at_s)  # from when it was due: a slow sender hides nothing
+            is_late = latencies_s[-1] > bound_s
         except Exception:  # a failed call is a late one, whatever ails it
             is_late = True
         num_late += is_late
@@ -65,7 +77,7 @@ async def send_wave(times: list[float], call: Call, bound_s: float) -> Outcome:
             if num_late > allowed:
                 break
             group.create_task(one(index, at_s))
-    return Outcome(len(times), num_late, num_late <= allowed)
+    return Outcome(len(times), num_late, num_late <= allowed, latencies_s)
 
 
 def highest_bearable(bears: Callable[[float], bool], low: float, high: float, num_steps: int) -> float:
