@@ -20,11 +20,14 @@ from scaler.process import ScalerProcess
 READY_LINE = "tidegate-ready scaler"
 EXIT_CONFIG = 78
 
+log = logging.getLogger("scaler")
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scaler", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="scaler.json")
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z")
+    log.setLevel(logging.INFO)  # not the root: httpx would tell of each of its requests
     try:
         asyncio.run(_serve(parser.parse_args().config))
     except (ConfigInvalid, PolicyInvalid, StateUnreadable) as exc:
@@ -40,7 +43,7 @@ async def _serve(config_path: Path) -> None:
     stopping = asyncio.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stopping.set)
-    async with ScalerProcess(read_config(config_path), os.environ, say=logging.getLogger("scaler").info):
+    async with ScalerProcess(read_config(config_path), os.environ, say=log.info):
         print(READY_LINE, flush=True)
         await stopping.wait()
 

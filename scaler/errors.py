@@ -35,7 +35,7 @@ ScaleError
 ├── ReservationOfPolicy   it stands in the policy, and is changed there
 ├── ScalerUnreachable     no answer on the scaler's gRPC port
 ├── ScalerRefused         the scaler's own words; nothing has changed
-├── NotListening          the scaler's own port can't be opened, or must not be as it is
+├── NotListening          the scaler's own port can't be opened
 ├── ConfigInvalid         the scaler process is told something that can't be
 ├── StateUnreadable       the state file is not one of ours, or can't be read
 ├── StateHeld             another scaler keeps its state there

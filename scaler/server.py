@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from scaler.errors import NotListening
+from scaler.errors import ConfigInvalid, NotListening
 
 OPTIONS = [
     # Or two scalers would share the port, and each would get some of the calls.
@@ -42,19 +42,19 @@ class Access:
     """Listen beyond loopback without TLS or without knowing who calls, where the network itself is trusted."""
 
     def check(self) -> None:
-        """Raises NotListening."""
+        """Raises ConfigInvalid."""
         if bool(self.cert_path) != bool(self.key_path):
-            raise NotListening("tls_cert and tls_key go together; give both or none")
+            raise ConfigInvalid("tls_cert and tls_key go together; give both or none")
         if self.client_ca_path and not self.cert_path:
-            raise NotListening("tls_client_ca needs tls_cert and tls_key")
+            raise ConfigInvalid("tls_client_ca needs tls_cert and tls_key")
         if self.token and len(self.token) < MIN_TOKEN_CHARS:
-            raise NotListening(
+            raise ConfigInvalid(
                 f"the token has {len(self.token)} characters, must have at least {MIN_TOKEN_CHARS}"
             )
         if self.allow_insecure or is_loopback(self.host):
             return
         if not self.cert_path or not (self.token or self.client_ca_path):
-            raise NotListening(
+            raise ConfigInvalid(
                 f"host = {self.host}: beyond loopback the control port needs TLS (tls_cert, tls_key) and a token "
                 "or tls_client_ca; or set allow_insecure where the network itself is trusted"
             )
@@ -70,7 +70,7 @@ def is_loopback(host: str) -> bool:
 
 
 def server_of(access: Access) -> tuple[grpc.aio.Server, int]:
-    """A server that is bound and not started, and its port. Raises NotListening."""
+    """A server that is bound and not started, and its port. Raises ConfigInvalid, NotListening."""
     access.check()
     guards = [TokenGuard(access.token)] if access.token else []
     server = grpc.aio.server(interceptors=guards, options=OPTIONS)
@@ -89,7 +89,7 @@ def _credentials(access: Access) -> grpc.ServerCredentials:
         pair = (Path(access.key_path).read_bytes(), Path(access.cert_path).read_bytes())
         client_ca = Path(access.client_ca_path).read_bytes() if access.client_ca_path else None
     except OSError as exc:
-        raise NotListening(f"{exc.filename} can't be read: {exc.strerror}") from exc
+        raise ConfigInvalid(f"{exc.filename} can't be read: {exc.strerror}") from exc
     return grpc.ssl_server_credentials([pair], client_ca, require_client_auth=client_ca is not None)
 
 
