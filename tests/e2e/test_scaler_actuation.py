@@ -1,13 +1,16 @@
-"""What the scaler's targets do to a real Triton: starts that hang, and what is left of them."""
+"""What the scaler's targets do to a real Triton: starts that hang, models that rest and are woken."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from pathlib import Path
 
+import httpx
 import pytest
 
+from benchmarks.node import node_status
 from scaler.errors import StartAbandoned
 from scaler.node_target import NodeTarget
 from scaler.observation import Counts
@@ -15,6 +18,8 @@ from scaler.stub_processes import end_stubs
 from scaler.target import Limits
 from scaler.triton_client import TritonClient
 from tests.e2e.support import StubNode, closed_loop_clients, launched, write_model
+from tests.models import CHAT, EMBED, model_folder
+from tidegate.testing import running_stack
 
 pytestmark = pytest.mark.e2e
 
@@ -54,3 +59,43 @@ async def test_an_instance_whose_initialize_hangs_is_given_up_and_nothing_else_i
         assert sorted(names) == ["echo-0_0", "echo-1_0", "echo-2_0", "echo-3_0"]
         assert "serves again" not in up.output
         await triton.close()
+
+
+RESTING_POLICY = """
+models:
+  chat: {min_instances: 0, zero_after_s: 2, cooldown_in_s: 1, forecast: {enabled: false}}
+  embed: {min_instances: 0, zero_after_s: 2, cooldown_in_s: 1, forecast: {enabled: false}}
+"""
+
+
+def test_models_without_requests_rest_and_the_first_requests_wake_them(tmp_path: Path) -> None:
+    """Both rest after 2 s; weights and spares stay; eight requests at once are all answered; health stays ready."""
+    model_folder(CHAT)
+    model_folder(EMBED)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(RESTING_POLICY)
+    with running_stack("--pool-bytes", "512MiB", "--policy", str(policy)) as running:
+        asyncio.run(rest_and_wake(running.stack.triton_grpc, running.stack.gateway_http))
+        status = node_status(running.stack.node_socket)
+        assert {weights.num_bytes > 0 for weights in status.weights} == {True}
+
+
+async def rest_and_wake(triton_grpc: str, gateway_http: str) -> None:
+    triton = TritonClient(triton_grpc)
+    chat = {"model": "chat", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}
+    embed = {"model": "embed", "input": ["a", "b"]}
+    async with httpx.AsyncClient(base_url=f"http://{gateway_http}", timeout=60) as http:
+        async with asyncio.timeout(60):
+            while {entry.state for entry in await triton.index()} != {"UNAVAILABLE"}:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        assert (await http.get("/health/ready")).status_code == 200
+        started_s = time.monotonic()
+        answers = await asyncio.gather(
+            *(http.post("/v1/chat/completions", json=chat | {"stream": n % 2 == 0}) for n in range(6)),
+            *(http.post("/v1/embeddings", json=embed) for _ in range(2)),
+        )
+        print(f"all answered {time.monotonic() - started_s:.2f} s after they were sent to models at rest")
+        assert [
+            (answer.status_code, answer.text[:200]) for answer in answers if answer.status_code != 200
+        ] == []
+    await triton.close()
