@@ -91,6 +91,8 @@ class TritonClient:
     def _translate(self, exc: grpc.aio.AioRpcError) -> ScaleError:
         if exc.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
             return TritonUnreachable(f"no answer from Triton at {self.address}: {exc.details()}")
-        if exc.code() == grpc.StatusCode.NOT_FOUND or "unknown model" in (exc.details() or ""):
+        if exc.code() == grpc.StatusCode.NOT_FOUND or any(
+            words in (exc.details() or "") for words in ("unknown model", "is not available")
+        ):
             return ModelUnknown(f"{exc.details()}; see `tidegate status` for what is loaded")
         return ScaleError(f"Triton at {self.address}: {exc.code().name}: {exc.details()}")
