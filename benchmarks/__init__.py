@@ -9,6 +9,7 @@ BENCHES: dict[str, str] = {
     "pool": "benchmarks.pool",
     "prefix": "benchmarks.prefix",
     "memory": "benchmarks.memory",
+    "scaler": "benchmarks.scaler",
 }
 """Name -> module."""
 
@@ -19,4 +20,5 @@ SUMMARIES: dict[str, str] = {
     "pool": "The memory pool alone: cost of an operation, of a lease, of a killed worker; what stays usable.",
     "memory": "Private memory and PSS of one to four instances, against ordinary ones with torch in the stub.",
     "prefix": "A shared system prompt on a hit, here and made by another instance, against a miss; what it costs.",
+    "scaler": "The scaling policy over recorded weeks of load: cost, who waits, flips; fixed counts, HPA, Knative.",
 }

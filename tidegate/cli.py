@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.commands import bench, chat, doctor, models, pool, scale, scaler, status, up
+from tidegate.commands import bench, chat, doctor, models, pool, scale, scaler, simulate, status, up
 from tidegate.commands.errors import CommandError
 
 SERVE, TALK, LOOK = "Serve", "Use", "Look and measure"
@@ -79,6 +79,7 @@ app.command(rich_help_panel=LOOK)(doctor.doctor)
 app.command(rich_help_panel=LOOK)(status.status)
 app.add_typer(pool.app, name="pool", rich_help_panel=LOOK)
 app.add_typer(scaler.app, name="scaler", rich_help_panel=LOOK)
+app.command(rich_help_panel=LOOK)(simulate.simulate)
 app.command(rich_help_panel=LOOK)(bench.bench)
 
 

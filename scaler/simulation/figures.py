@@ -37,6 +37,7 @@ class Figures:
     flips: int
     """Changes in the opposite direction of the one before, at most 300 s after it."""
     flips_per_day: float
+    num_changes: int
     changes_per_week: float
     peak_instances: int
     """Ready and starting, the most at any time."""

@@ -28,6 +28,8 @@ from scaler.simulation.traces import Floats, Trace
 NUM_COLUMNS = 1500
 """Points across: about one a pixel. Of what falls into one, the load's mean and the queue's maximum are drawn."""
 INCHES_WIDE, LOAD_INCHES, POLICY_INCHES, GAP_INCHES = 14.0, 1.3, 2.0, 0.42
+LEFT, RIGHT = 0.06, 0.985
+"""Of the axes, as shares of the picture's width."""
 LOAD, NEEDED, READY, STARTING, WAITING = "#5b6770", "#d5d9dd", "#1f5fa8", "#a9cbee", "#c8323f"
 OUT, IN, QUIET = "#1e8e3e", "#b06000", "#5f6368"
 TICK_STEPS_S = (60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400)
@@ -62,8 +64,8 @@ def draw(runs: Sequence[Run], capacity: Capacity, span: Span) -> Figure:
     grid = figure.add_gridspec(
         len(inches),
         height_ratios=inches,
-        left=0.06,
-        right=0.985,
+        left=LEFT,
+        right=RIGHT,
         top=1 - 0.7 / high_in,
         bottom=0.45 / high_in,
         hspace=GAP_INCHES * len(inches) / sum(inches),
@@ -73,12 +75,11 @@ def draw(runs: Sequence[Run], capacity: Capacity, span: Span) -> Figure:
     axes = [top]
     needed = needed_per_minute(trace, capacity, span)
     most = max([needed[1].max(), *(_cut(run, run.wanted, span).max() for run in runs)])
-    longest = max(_cut(run, run.queue, span).max() for run in runs)
     for row, run in enumerate(runs, 1):
         pair = grid[row].subgridspec(2, 1, height_ratios=(3, 1), hspace=0.12)
         axes += [figure.add_subplot(pair[index], sharex=top) for index in range(2)]
         _draw_instances(axes[-2], run, needed, span, high=1.12 * most + 0.5)
-        _draw_queue(axes[-1], run, span, high=max(20.0, 1.15 * longest))
+        _draw_queue(axes[-1], run, span)
     _label_time(axes, trace, span)
     _head(figure, runs[0])
     return figure
@@ -162,11 +163,11 @@ def _mark_changes(axes: Axes, run: Run, span: Span, high: float) -> None:
         axes.plot(at_s, heights, marker, color=color, markersize=size, alpha=alpha, markeredgewidth=0)
 
 
-def _draw_queue(axes: Axes, run: Run, span: Span, high: float) -> None:
+def _draw_queue(axes: Axes, run: Run, span: Span) -> None:
     at_s, queue = columns_of(run, run.queue, span)
     axes.fill_between(at_s, queue, step="post", color=WAITING, alpha=0.3, linewidth=0)
     axes.step(at_s, queue, where="post", color=WAITING, linewidth=0.9)
-    axes.set_ylim(0, high)
+    axes.set_ylim(0, max(20.0, 1.15 * queue.max()))
     axes.yaxis.set_major_locator(MaxNLocator(2, integer=True))
     axes.set_ylabel("waiting", fontsize=8, color=WAITING)
     axes.tick_params(axis="y", labelsize=8)
@@ -200,8 +201,8 @@ def _longest(figures: Figures) -> str:
 
 
 def _title(axes: Axes, name: str, text: str) -> None:
-    axes.set_title(f"{name}", loc="left", fontsize=11, fontweight="bold", pad=5)
-    axes.set_title(text, loc="right", fontsize=9, color=QUIET, pad=5)
+    axes.set_title(name, loc="left", fontsize=11, fontweight="bold", pad=5, parse_math=False)
+    axes.set_title(text, loc="right", fontsize=9, color=QUIET, pad=5, parse_math=False)
     _plain(axes)
 
 
@@ -235,6 +236,9 @@ def _tick_text(trace: Trace, at_s: float, step_s: float) -> str:
 
 
 def _head(figure: Figure, run: Run) -> None:
+    zone = ", times in UTC" if run.trace.start_unix_s else ""
+    text = f"{run.trace.name}, start-up {run.figures.startup_s:g} s{zone}"
+
     def mark(marker: str, color: str, label: str) -> Line2D:
         return Line2D([], [], marker=marker, color=color, linestyle="", markersize=6, label=label)
 
@@ -250,7 +254,7 @@ def _head(figure: Figure, run: Run) -> None:
     figure.text(
         0.012,
         1 - 0.28 / figure.get_figheight(),
-        f"{run.trace.name}, start-up {run.figures.startup_s:g} s",
+        text,
         fontsize=13,
         fontweight="bold",
     )

@@ -174,6 +174,7 @@ def _figures(
         wait_max_s=longest,
         flips=flips,
         flips_per_day=flips / (trace.length_s / DAY_S),
+        num_changes=len(fleet.changes),
         changes_per_week=len(fleet.changes) / (trace.length_s / WEEK_S),
         peak_instances=int(wanted.max()),
         peak_over_needed=float(wanted.max()) / needed,

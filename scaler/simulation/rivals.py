@@ -148,7 +148,7 @@ class Thresholds(_Plain):
     and at most halved on the way in, which the seeds leave open.
     """
 
-    name: str = "brief ±1"
+    name: str = "thresholds"
     proportional: bool = False
     aim: float = 0.60
     sustained_s: float = 120.0
@@ -204,7 +204,7 @@ class Thresholds(_Plain):
 class Hpa(_Plain):
     """Kubernetes' HPA v2 on utilisation: tolerance 10 %, in by the highest wish of 300 s, out to at most double."""
 
-    name: str = "hpa"
+    name: str = "hpa-like"
     period_s: float = 15.0
     target: float = 0.70
     tolerance: float = 0.10
@@ -244,7 +244,7 @@ class Kpa(_Plain):
     never scales in, until a whole stable window has passed without.
     """
 
-    name: str = "kpa"
+    name: str = "knative-like"
     period_s: float = 5.0
     target: float = 0.70
     request_s: float = 1.0
@@ -294,7 +294,7 @@ def all_rivals() -> list[Rival]:
         Static(),
         Static("static-mean", of_mean=True),
         Thresholds(),
-        Thresholds("brief proportional", proportional=True),
+        Thresholds("thresholds-prop", proportional=True),
         Hpa(),
         Kpa(),
         Oracle(),

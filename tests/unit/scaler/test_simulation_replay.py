@@ -219,7 +219,7 @@ def test_unknown_windows_count_in_no_figure():
     ("rival", "conv_cost", "code_cost"),
     [
         pytest.param(Thresholds(), 0.855, 0.489, id="seeds"),
-        pytest.param(Thresholds("brief proportional", proportional=True), 0.817, 0.486, id="proportional"),
+        pytest.param(Thresholds("thresholds-prop", proportional=True), 0.817, 0.486, id="proportional"),
         pytest.param(Hpa(), 0.620, 0.392, id="hpa"),
     ],
 )

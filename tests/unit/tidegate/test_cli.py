@@ -410,4 +410,4 @@ def test_bench_list_names_all(capsys):
     """With a line each."""
     cli.run(["bench", "list"])
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert listed == ["generate", "batching", "scaleout", "pool", "memory", "prefix"]
+    assert listed == ["generate", "batching", "scaleout", "pool", "memory", "prefix", "scaler"]
