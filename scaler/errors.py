@@ -23,6 +23,7 @@ ScaleError
 ├── KubernetesRefused     the API server's own words; nothing has changed
 │   └── Conflict          somebody wrote the object first; look at it afresh
 ├── TwoWriters            somebody else sets the same count; nobody wins such a fight
+├── CountsUnknown         nobody can say now how many there are, so nothing is changed
 ├── NotLeader             another scaler leads; this one only watches
 ├── WantedUnknown         how many are wanted is not known here, and no guess is safe
 ├── PolicyInvalid         a policy that is not taken; what ran before runs on
@@ -130,6 +131,10 @@ class Conflict(KubernetesRefused):
 
 
 class TwoWriters(ScaleError):
+    pass
+
+
+class CountsUnknown(ScaleError):
     pass
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 
@@ -22,17 +22,16 @@ from scaler.keda_trigger import BadTrigger, Trigger, metric_spec, metric_value
 LOOK_AGAIN_S = 1.0
 """Streams look without being told, too: lost notices then delay a change by so much, not for ever."""
 
-T = TypeVar("T")
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class ReplicaSource(Protocol):
-    """Who knows how many instances are wanted. The loop does, through `keda_source.LoopReplicas`."""
+    """Who knows how many instances KEDA is to run: `KedaTarget`, or `LedReplicas` where several scalers are."""
 
-    def wanted(self, model: str) -> int:
-        """The last decision; before the first one, a count that is safe. 0 only when zero was decided.
+    async def wanted(self, model: str) -> int:
+        """As decided last. 0 only when zero was decided.
 
-        Raises ModelUnknown, or WantedUnknown when this scaler cannot speak for the model.
+        Raises ModelUnknown, or WantedUnknown when nothing is decided yet or this scaler has no right to say.
         """
         ...
 
@@ -47,7 +46,7 @@ class ExternalScaler(pb_grpc.ExternalScalerServicer):
     def __init__(self, source: ReplicaSource) -> None:
         self._source = source
         self._changed = asyncio.Event()
-        self._is_closed = False
+        self._closed = asyncio.Event()
 
     async def run(self) -> None:
         """Wakes the streams whenever the source says so."""
@@ -56,7 +55,7 @@ class ExternalScaler(pb_grpc.ExternalScalerServicer):
 
     def close(self) -> None:
         """Ends every stream with OK: KEDA opens the next one after 2 s instead of backing off."""
-        self._is_closed = True
+        self._closed.set()
         self._wake()
 
     async def GetMetricSpec(self, request: pb.ScaledObjectRef, context: Context) -> pb.GetMetricSpecResponse:
@@ -66,42 +65,38 @@ class ExternalScaler(pb_grpc.ExternalScalerServicer):
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Context) -> pb.GetMetricsResponse:
         async with _refusals(context):
             trigger = Trigger.parse(request.scaledObjectRef.scalerMetadata)
-            return metric_value(trigger, request.metricName, self._source.wanted(trigger.model))
+            return metric_value(trigger, request.metricName, await self._source.wanted(trigger.model))
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Context) -> pb.IsActiveResponse:
         async with _refusals(context):
-            return self._activity(Trigger.parse(request.scalerMetadata))
+            return await self._activity(Trigger.parse(request.scalerMetadata))
 
     async def StreamIsActive(
         self, request: pb.ScaledObjectRef, context: Context
     ) -> AsyncIterator[pb.IsActiveResponse]:
+        """The state now, then each other one that is seen. A reader too slow for all of them gets the newest."""
         async with _refusals(context):
             trigger = Trigger.parse(request.scalerMetadata)
-            async for reply in self._each_change(lambda: self._activity(trigger)):
-                yield reply
+            sent: pb.IsActiveResponse | None = None
+            while not self._closed.is_set():
+                changed = self._changed  # before the look: what happens after it is then not slept through
+                with contextlib.suppress(WantedUnknown):  # nothing to say yet: the stream waits
+                    if (state := await self._activity(trigger)) != sent:
+                        sent = state
+                        yield state
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), LOOK_AGAIN_S)
 
     async def StreamMetricSpec(
         self, request: pb.ScaledObjectRef, context: Context
     ) -> AsyncIterator[pb.GetMetricSpecResponse]:
+        """One message: the spec follows from the trigger, and KEDA opens another stream when that changes."""
         async with _refusals(context):
-            trigger = Trigger.parse(request.scalerMetadata)
-            async for reply in self._each_change(lambda: metric_spec(trigger)):
-                yield reply
+            yield metric_spec(Trigger.parse(request.scalerMetadata))
+            await self._closed.wait()
 
-    def _activity(self, trigger: Trigger) -> pb.IsActiveResponse:
-        return pb.IsActiveResponse(result=self._source.wanted(trigger.model) > 0)
-
-    async def _each_change(self, read: Callable[[], T]) -> AsyncIterator[T]:
-        """The state now, then each other state that is seen. A reader too slow for all of them gets the newest."""
-        sent: T | None = None
-        while not self._is_closed:
-            changed = self._changed  # before the look: what happens after it is then not slept through
-            with contextlib.suppress(WantedUnknown):  # nothing to say yet: the stream waits
-                if (state := read()) != sent:
-                    sent = state
-                    yield state
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), LOOK_AGAIN_S)
+    async def _activity(self, trigger: Trigger) -> pb.IsActiveResponse:
+        return pb.IsActiveResponse(result=await self._source.wanted(trigger.model) > 0)
 
     def _wake(self) -> None:
         self._changed.set()

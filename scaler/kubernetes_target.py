@@ -51,6 +51,8 @@ class _Kept:
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Looks and writes take turns: an answer that was overtaken would look like a second writer."""
     is_changing: bool = False
+    has_written: bool = False
+    """Before, others are not beside us, they are who does it: KEDA, where this one only counts."""
 
 
 class KubernetesTarget:
@@ -113,6 +115,7 @@ class KubernetesTarget:
                 await self._refuse_a_second_writer(model, kept, seen)
                 body = {**seen.scale, "spec": {**seen.scale["spec"], "replicas": wanted}}
                 kept.writers.writing(wanted)
+                kept.has_written = True
                 try:
                     await self._api.replace_scale(kept.workload.kind, kept.workload.name, body)
                 except Conflict:
@@ -150,7 +153,7 @@ class KubernetesTarget:
             why = "there is no such object" if whole is None else "its kind has no scale subresource"
             raise ModelUnknown(f"{model!r} is {kept.workload}: {why}")
         seen = Seen(scale, whole)
-        if kept.writers.saw(seen.wanted, self._clock()):
+        if kept.writers.saw(seen.wanted, self._clock()) and kept.has_written:
             self._say(f"{model}: {seen.last_writer()} set replicas = {seen.wanted} of {kept.workload}")
         return seen
 

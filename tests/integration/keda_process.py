@@ -20,7 +20,7 @@ class Typed:
         self._counts: dict[str, int] = {}
         self._lines = lines
 
-    def wanted(self, model: str) -> int:
+    async def wanted(self, model: str) -> int:
         if model not in MODELS:
             raise ModelUnknown(f"no model {model!r} is scaled here; there are {', '.join(MODELS)}")
         if model not in self._counts:

@@ -69,7 +69,7 @@ class Quiet:
     def __init__(self) -> None:
         self.count: int | None = None
 
-    def wanted(self, model: str) -> int:
+    async def wanted(self, model: str) -> int:
         if self.count is None:
             raise WantedUnknown("not yet")
         return self.count

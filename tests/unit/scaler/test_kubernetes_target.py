@@ -228,9 +228,12 @@ async def test_bug_8_one_change_by_a_person_is_followed_and_the_third_is_a_secon
 
 
 async def test_the_other_writer_is_named_from_the_servers_notes(rig: Rig) -> None:
-    """managedFields says who set `replicas` last."""
-    rig.has(2)
-    await rig.target.counts("chat")
+    """managedFields says who set `replicas` last. Before our own first write it is no news."""
+    await rig.someone_sets(1)
+    await rig.someone_sets(3)
+    rig.fake.obeys = True
+    await rig.scale(2)
+    assert rig.said == []
     body = rig.fake.deployment(5)
     body["metadata"]["managedFields"] = [
         note("tidegate", "2026-12-01T07:00:02Z"),
