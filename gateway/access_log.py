@@ -2,68 +2,71 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.call import Call
+from gateway.pipeline import Pipeline
+
 logger = logging.getLogger("gateway.access")
 
 REQUEST_ID_HEADER = b"x-request-id"
+VERSION_HEADER = b"x-tidegate-version"
 _GOOD_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 MAX_PATH_CHARS = 200
 
 
-@dataclass
-class RequestRecord:
-    """What a request's line will say; the handlers fill it in as they learn it."""
-
-    request_id: str
-    started_s: float
-    model: str = ""
-    status: int = 0
-    error_code: str | None = None
-    num_prompt_tokens: int | None = None
-    num_output_tokens: int | None = None
-    first_byte_s: float | None = None
-
-
-def record_of(request: Request) -> RequestRecord:
-    record: RequestRecord = request.scope["tidegate.record"]
-    return record
+def call_of(request: Request) -> Call:
+    call: Call = request.scope["tidegate.call"]
+    return call
 
 
 class AccessLog:
-    """ASGI middleware: makes the request's id and record, answers with the id, writes the line."""
+    """ASGI middleware: makes the request's id and call, answers with the id, ends the call, writes the line."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, pipeline: Pipeline) -> None:
         self._app = app
+        self._pipeline = pipeline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = RequestRecord(request_id=_request_id(scope), started_s=time.monotonic())
-        scope["tidegate.record"] = record
+        call = Call(_request_id(scope), "http")
+        scope["tidegate.call"] = call
+        first_byte_s: float | None = None
 
         async def send_noted(message: Message) -> None:
+            nonlocal first_byte_s
             if message["type"] == "http.response.start":
-                record.status = record.status or message["status"]
-                record.first_byte_s = time.monotonic() - record.started_s
-                headers = [*message.get("headers", ()), (REQUEST_ID_HEADER, record.request_id.encode())]
-                message = {**message, "headers": headers}
+                call.status = call.status or message["status"]
+                first_byte_s = time.monotonic() - call.started_s
+                message = {**message, "headers": [*message.get("headers", ()), *_headers(call)]}
             await send(message)
 
         try:
             await self._app(scope, receive, send_noted)
         finally:
-            logger.info("%s", _line(scope, record))
+            logger.info("%s", _line(scope, call, first_byte_s))
+            # A cancelled request is settled too; it must not be cut by the same cancel.
+            await asyncio.shield(self._pipeline.end(call))
+
+
+def _headers(call: Call) -> Iterator[tuple[bytes, bytes]]:
+    yield REQUEST_ID_HEADER, call.request_id.encode()
+    if call.target is not None:
+        yield VERSION_HEADER, call.target.version_name.encode()
+    if call.admission is not None:
+        yield from ((name.encode(), value.encode()) for name, value in call.admission.headers.items())
 
 
 def _request_id(scope: Scope) -> str:
@@ -74,18 +77,21 @@ def _request_id(scope: Scope) -> str:
     return uuid.uuid4().hex
 
 
-def _line(scope: Scope, record: RequestRecord) -> str:
+def _line(scope: Scope, call: Call, first_byte_s: float | None) -> str:
     values: dict[str, Any] = {
         "time_unix_s": round(time.time(), 3),
-        "request_id": record.request_id,
+        "request_id": call.request_id,
         "method": scope["method"],
         "path": scope["path"][:MAX_PATH_CHARS],
-        "model": record.model,
-        "status": record.status,
-        "error": record.error_code,
-        "ms": round((time.monotonic() - record.started_s) * 1000, 1),
-        "first_byte_ms": None if record.first_byte_s is None else round(record.first_byte_s * 1000, 1),
-        "prompt_tokens": record.num_prompt_tokens,
-        "output_tokens": record.num_output_tokens,
+        "key": call.principal.key_id or None,
+        "tenant": call.principal.tenant or None,
+        "model": call.service,
+        "version": call.target.version_name if call.target else None,
+        "status": call.status,
+        "error": call.error.code if call.error else None,
+        "ms": round((time.monotonic() - call.started_s) * 1000, 1),
+        "first_byte_ms": None if first_byte_s is None else round(first_byte_s * 1000, 1),
+        "prompt_tokens": call.num_prompt_tokens,
+        "output_tokens": call.num_output_tokens,
     }
     return msgspec.json.encode({key: value for key, value in values.items() if value is not None}).decode()

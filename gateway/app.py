@@ -11,26 +11,35 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from gateway.access_log import AccessLog, record_of
+from gateway.access_log import AccessLog, call_of
 from gateway.body_timeout import BodyDeadline
 from gateway.catalog import Catalog
 from gateway.config import GatewayConfig
 from gateway.errors import GatewayError, InternalError, from_http_status
 from gateway.http_api import Gateway, router
+from gateway.parts import Parts
 from gateway.scaler_client import ScalerClient
 from gateway.streaming import ErrorAnswer, note_error
 from gateway.triton_client import TritonClient
 from gateway.waking import WakingTriton
 
 
-def build_app(config: GatewayConfig, catalog: Catalog, triton: TritonClient | None = None) -> ASGIApp:
-    """Without `triton` the app makes its own client when it starts, in the loop that runs it."""
+def build_app(
+    config: GatewayConfig,
+    catalog: Catalog,
+    triton: TritonClient | None = None,
+    parts: Parts | None = None,
+) -> ASGIApp:
+    """Without `triton` and `parts` the app makes its own, as the configuration says; the client when it starts, in
+    the loop that runs it. Raises ConfigError."""
+    through = parts or Parts(config, catalog.names)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         client = triton or _client(config)
-        app.state.gateway = Gateway(config, catalog, client)
-        yield
+        app.state.gateway = Gateway(config, catalog, client, through.pipeline)
+        async with through.running():
+            yield
         await client.close()
 
     app = FastAPI(title="tidegate", lifespan=lifespan, openapi_url=None)
@@ -39,7 +48,7 @@ def build_app(config: GatewayConfig, catalog: Catalog, triton: TritonClient | No
     app.add_exception_handler(GatewayError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_error)
     # Outermost, so that the answer to an unforeseen exception is logged and carries the request's id too.
-    return AccessLog(BodyDeadline(app, config.body_timeout_s))
+    return AccessLog(BodyDeadline(app, config.body_timeout_s), through.pipeline)
 
 
 def _client(config: GatewayConfig) -> TritonClient | WakingTriton:
@@ -51,7 +60,7 @@ def _client(config: GatewayConfig) -> TritonClient | WakingTriton:
 
 async def _answer_error(request: Request, exc: Exception) -> Response:
     error = _as_gateway_error(exc)
-    note_error(record_of(request), error)
+    note_error(call_of(request), error)
     return ErrorAnswer(error)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 
 from contracts.stack import ServedModel
+from gateway.limiter import WhenGone
+from gateway.principal import Limits
 
 MIB = 1024 * 1024
 
@@ -38,11 +40,30 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     wake_timeout_s: float = 30.0
     """A request waits so long for its model to come back. A start from resident weights takes well below 1 s."""
 
+    ledger_url: str = ""
+    """Keys, routes and the call log: sqlite:////path or postgresql://...; "": none of them."""
+    requires_keys: bool = False
+    """Every call but health needs an API key."""
+    service_limits: dict[str, Limits] = {}
+    """Service -> what all its callers together may use."""
+    redis_url: str = ""
+    """redis://host:port/db where several gateways share their limits; "": each counts for itself."""
+    limits_when_gone: WhenGone = "closed"
+    """While Redis does not answer: "closed" refuses callers who have limits, "open" lets them through."""
+    keeps_prompts: bool = False
+    """The call log keeps what was asked. Off: it never holds content."""
+    call_log_days: float = 90.0
+    """Older calls are deleted."""
+
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]
         _require(len(set(names)) == len(names), f"models = {names}, each name may stand there once")
         _require(0 <= self.port <= 65535, f"port = {self.port}, must be from 0 to 65535")
-        for key in ("body_timeout_s", "wake_timeout_s"):
+        _require(
+            bool(self.ledger_url) or not self.requires_keys,
+            "requires_keys needs a ledger_url: keys lie there",
+        )
+        for key in ("body_timeout_s", "wake_timeout_s", "call_log_days"):
             _require(getattr(self, key) > 0, f"{key} = {getattr(self, key)}, must be above 0")
         for key in ("max_body_bytes", "num_channels", "drain_grace_s", "max_embed_batch"):
             _require(getattr(self, key) >= 1, f"{key} = {getattr(self, key)}, must be at least 1")

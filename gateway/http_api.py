@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,18 +16,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from contracts.sampling import SamplingParams
+from contracts.stack import ModelKind
 from gateway import translate
-from gateway.access_log import record_of
+from gateway.access_log import call_of
+from gateway.call import Call
 from gateway.catalog import Catalog, GatewayModel
 from gateway.config import GatewayConfig
 from gateway.errors import InvalidRequest, shown
 from gateway.logprobs import TokenLogprob
+from gateway.pipeline import Pipeline
 from gateway.schemas import parse_chat, parse_completion, parse_embedding
 from gateway.streaming import EventStream, read_body, while_connected
 from gateway.triton_client import GenerateCall, GenerateReply, TritonClient, check_finished, collect
 from gateway.waking import WakingTriton
+from ledger.calls import Operation
 
 TIMEOUT_HEADER = "x-tidegate-timeout-s"
+SESSION_HEADER = "x-tidegate-session"
+"""Calls with the same one go to the same version of a service."""
 MAX_TIMEOUT_S = 24 * 3600.0
 READY_TIMEOUT_S = 2.0
 MAX_EMBED_CALLS = 4
@@ -41,7 +47,14 @@ router = APIRouter()
 class Gateway:
     """What the routes need; app.state.gateway."""
 
-    def __init__(self, config: GatewayConfig, catalog: Catalog, triton: TritonClient | WakingTriton) -> None:
+    def __init__(
+        self,
+        config: GatewayConfig,
+        catalog: Catalog,
+        triton: TritonClient | WakingTriton,
+        pipeline: Pipeline,
+    ) -> None:
+        self.pipeline = pipeline
         self.config = config
         self.catalog = catalog
         self.triton = triton
@@ -55,79 +68,79 @@ def _gateway(request: Request) -> Gateway:
 
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
-    gateway = _gateway(request)
+    gateway, call = _arrived(request, "chat")
     body = parse_chat(await read_body(request, gateway.config.max_body_bytes))
-    model = _find(request, gateway.catalog.find_kind(body.model, "generate"))
-    text = model.render(body.messages)
-    (count,) = await _count(request, model, [text])
+    gateway.pipeline.enter(call, body.model)
+    call.is_stream = body.is_stream
+
+    def render(model: GatewayModel) -> list[str]:
+        return [model.render(body.messages)]
+
+    model, (text,), (count,) = await _route(request, "generate", render)
     room = model.room_for(count, "messages")
-    call = _call(request, model, text, body.sampling, min(body.max_tokens or room, room), body.is_stream)
-    answer_id, created = _answer_id("chatcmpl", request), int(time.time())
+    max_tokens = await gateway.pipeline.admit(call, count, min(body.max_tokens or room, room))
+    asked = _generate_call(request, model, text, body.sampling, max_tokens, body.is_stream)
+    answer_id, created = _answer_id("chatcmpl", call), int(time.time())
     if body.is_stream:
-        chunks = translate.ChatChunks(answer_id, created, model.name, body.include_usage)
-        return await _stream(request, call, chunks, count, body.include_usage)
-    (reply,) = await while_connected(request, _generate_all(gateway.triton, [call]))
-    counted = _usage(request, count, reply.num_output_tokens, reply.num_cached_tokens)
+        chunks = translate.ChatChunks(answer_id, created, call.service, body.include_usage)
+        return await _stream(request, asked, chunks, count, body.include_usage)
+    (reply,) = await while_connected(request, _generate_all(gateway.triton, [asked]))
+    counted = _usage(call, count, [reply])
     text, reason, logprobs = _outcome(reply, body.sampling)
-    return _json(translate.chat_answer(answer_id, created, model.name, text, reason, counted, logprobs))
+    return _json(translate.chat_answer(answer_id, created, call.service, text, reason, counted, logprobs))
 
 
 @router.post("/v1/completions")
 async def completions(request: Request) -> Response:
-    gateway = _gateway(request)
+    gateway, call = _arrived(request, "completion")
     body = parse_completion(await read_body(request, gateway.config.max_body_bytes))
-    model = _find(request, gateway.catalog.find_kind(body.model, "generate"))
-    counts = await _count(request, model, body.prompts)
-    calls = [
-        _call(
-            request,
-            model,
-            prompt,
-            body.sampling,
-            min(body.max_tokens, model.room_for(count, "prompt")),
-            body.is_stream,
-        )
-        for prompt, count in zip(body.prompts, counts, strict=True)
+    gateway.pipeline.enter(call, body.model)
+    call.is_stream = body.is_stream
+    model, prompts, counts = await _route(request, "generate", lambda _: body.prompts)
+    most = [min(body.max_tokens, model.room_for(count, "prompt")) for count in counts]
+    allowed = await gateway.pipeline.admit(call, sum(counts), sum(most))
+    share = allowed // len(most)
+    asked = [
+        _generate_call(request, model, prompt, body.sampling, min(num, max(share, 1)), body.is_stream)
+        for prompt, num in zip(prompts, most, strict=True)
     ]
-    answer_id, created = _answer_id("cmpl", request), int(time.time())
+    answer_id, created = _answer_id("cmpl", call), int(time.time())
     if body.is_stream:
-        chunks = translate.CompletionChunks(answer_id, created, model.name, body.include_usage)
-        return await _stream(request, calls[0], chunks, counts[0], body.include_usage)
-    replies = await while_connected(request, _generate_all(gateway.triton, calls))
-    counted = _usage(
-        request,
-        sum(counts),
-        sum(reply.num_output_tokens for reply in replies),
-        sum(reply.num_cached_tokens for reply in replies),
-    )
+        chunks = translate.CompletionChunks(answer_id, created, call.service, body.include_usage)
+        return await _stream(request, asked[0], chunks, counts[0], body.include_usage)
+    replies = await while_connected(request, _generate_all(gateway.triton, asked))
+    counted = _usage(call, sum(counts), replies)
     outcomes = [_outcome(reply, body.sampling) for reply in replies]
-    return _json(translate.completion_answer(answer_id, created, model.name, outcomes, counted))
+    return _json(translate.completion_answer(answer_id, created, call.service, outcomes, counted))
 
 
 @router.post("/v1/embeddings")
 async def embeddings(request: Request) -> Response:
-    gateway = _gateway(request)
+    gateway, call = _arrived(request, "embedding")
     body = parse_embedding(await read_body(request, gateway.config.max_body_bytes))
-    model = _find(request, gateway.catalog.find_kind(body.model, "embed"))
-    counts = await _count(request, model, body.texts)
+    gateway.pipeline.enter(call, body.model)
+    model, texts, counts = await _route(request, "embed", lambda _: body.texts)
     model.check_embeds(counts)
-    vectors = await while_connected(request, _embed_all(request, model.name, body.texts))
-    return _json(translate.embedding_answer(model.name, vectors, sum(counts), body.is_base64))
+    await gateway.pipeline.admit(call, sum(counts), None)
+    vectors = await while_connected(request, _embed_all(request, model.name, texts))
+    return _json(translate.embedding_answer(call.service, vectors, sum(counts), body.is_base64))
 
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> Response:
-    gateway = _gateway(request)
-    entries = [translate.model_entry(name, gateway.started_unix_s) for name in gateway.catalog.names]
-    return _json(translate.model_list(entries))
+    gateway, call = _arrived(request, None)
+    names = gateway.pipeline.services_of(call)
+    return _json(
+        translate.model_list([translate.model_entry(name, gateway.started_unix_s) for name in names])
+    )
 
 
 @router.get("/v1/models/{name:path}")
 async def get_model(request: Request, name: str) -> Response:
-    gateway = _gateway(request)
-    model = gateway.catalog.find(name)
+    gateway, call = _arrived(request, None)
+    gateway.pipeline.enter(call, name)
     return _json(
-        translate.model_entry(model.name, gateway.started_unix_s).model_dump_json(exclude_unset=True).encode()
+        translate.model_entry(name, gateway.started_unix_s).model_dump_json(exclude_unset=True).encode()
     )
 
 
@@ -158,22 +171,45 @@ def _json(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-def _find(request: Request, model: GatewayModel) -> GatewayModel:
-    record_of(request).model = model.name
-    return model
+def _arrived(request: Request, operation: Operation | None) -> tuple[Gateway, Call]:
+    """Raises KeyMissing and KeyInvalid, before a byte of the body is read."""
+    gateway, call = _gateway(request), call_of(request)
+    call.operation = operation
+    gateway.pipeline.authenticate(call, request.headers)
+    return gateway, call
 
 
-async def _count(request: Request, model: GatewayModel, texts: Sequence[str]) -> list[int]:
-    counts = await model.count_tokens(texts)
-    record_of(request).num_prompt_tokens = sum(counts)
-    return counts
+async def _route(
+    request: Request, kind: ModelKind, render: Callable[[GatewayModel], Sequence[str]]
+) -> tuple[GatewayModel, Sequence[str], list[int]]:
+    """The model that answers, the texts as it reads them, their tokens.
+
+    How long a prompt is depends on the model's tokenizer, and which model it is may depend on how long the prompt
+    is: it is counted for the model that a short one would go to, and again if it goes elsewhere.
+    """
+    gateway, call = _gateway(request), call_of(request)
+    sticky = request.headers.get(SESSION_HEADER)
+
+    async def counted(model_name: str) -> tuple[GatewayModel, Sequence[str], list[int]]:
+        model = gateway.catalog.find_kind(model_name, kind)
+        texts = render(model)
+        counts = await model.count_tokens(texts)
+        call.num_prompt_tokens = sum(counts)
+        if gateway.pipeline.keeps_prompts:
+            call.prompt = "\n".join(texts)
+        return model, texts, counts
+
+    first = gateway.pipeline.route(call, sticky=sticky, num_prompt_tokens=0)
+    found = await counted(first.model)
+    target = gateway.pipeline.route(call, sticky=sticky, num_prompt_tokens=sum(found[2]))
+    return found if target.model == first.model else await counted(target.model)
 
 
-def _usage(
-    request: Request, num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int
-) -> CompletionUsage:
-    record_of(request).num_output_tokens = num_output_tokens
-    return translate.usage(num_prompt_tokens, num_output_tokens, num_cached_tokens)
+def _usage(call: Call, num_prompt_tokens: int, replies: Sequence[GenerateReply]) -> CompletionUsage:
+    call.num_output_tokens = sum(reply.num_output_tokens for reply in replies)
+    call.num_cached_tokens = sum(reply.num_cached_tokens for reply in replies)
+    call.finish_reason = replies[-1].finish_reason or ""
+    return translate.usage(num_prompt_tokens, call.num_output_tokens, call.num_cached_tokens)
 
 
 def _outcome(
@@ -184,11 +220,11 @@ def _outcome(
     return reply.text, str(reply.finish_reason), logprobs
 
 
-def _answer_id(kind: str, request: Request) -> str:
-    return f"{kind}-{record_of(request).request_id}"
+def _answer_id(kind: str, call: Call) -> str:
+    return f"{kind}-{call.request_id}"
 
 
-def _call(
+def _generate_call(
     request: Request,
     model: GatewayModel,
     text: str,
@@ -196,9 +232,10 @@ def _call(
     max_tokens: int,
     is_stream: bool,
 ) -> GenerateCall:
+    call_of(request).endpoint = _gateway(request).config.triton_grpc
     return GenerateCall(
         model=model.name,
-        request_id=record_of(request).request_id,
+        request_id=call_of(request).request_id,
         text=text,
         sampling=translate.sampling_json(sampling, max_tokens),
         is_stream=is_stream,
@@ -239,7 +276,8 @@ async def _side_by_side(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
 
 
 async def _embed_all(request: Request, model: str, texts: Sequence[str]) -> list[bytes]:
-    gateway, request_id = _gateway(request), record_of(request).request_id
+    gateway, request_id = _gateway(request), call_of(request).request_id
+    call_of(request).endpoint = gateway.config.triton_grpc
     size = gateway.config.max_embed_batch
     deadline = _deadline_unix_s(request)
     turns = asyncio.Semaphore(MAX_EMBED_CALLS)
@@ -263,24 +301,28 @@ async def _stream(
     replies = _gateway(request).triton.generate(call)
     first = await while_connected(request, _next(replies))
 
+    made = call_of(request)
+
     async def events() -> AsyncGenerator[bytes]:
-        num_output_tokens = num_cached_tokens = 0
+        made.num_output_tokens = made.num_cached_tokens = 0
         finish_reason, reply = None, first
         async with contextlib.aclosing(replies):
             yield chunks.start()
             while reply is not None:
-                num_output_tokens += reply.num_output_tokens
-                num_cached_tokens = max(num_cached_tokens, reply.num_cached_tokens)
-                counted = _usage(request, num_prompt_tokens, num_output_tokens, num_cached_tokens)
+                made.num_output_tokens += reply.num_output_tokens
+                made.num_cached_tokens = max(made.num_cached_tokens, reply.num_cached_tokens)
                 if reply.text or reply.logprobs:
+                    made.note_text()
                     yield chunks.text(reply.text, reply.logprobs)
                 if reply.finish_reason:
-                    finish_reason = reply.finish_reason
+                    made.finish_reason = finish_reason = reply.finish_reason
                     yield chunks.finish(finish_reason)
                 reply = await _next(replies)
         check_finished(finish_reason)
         if include_usage:
-            yield chunks.usage(counted)
+            yield chunks.usage(
+                translate.usage(num_prompt_tokens, made.num_output_tokens, made.num_cached_tokens)
+            )
         yield translate.DONE
 
     return EventStream(request, events())

@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.access_log import RequestRecord, record_of
+from gateway.access_log import call_of
+from gateway.call import Call
 from gateway.errors import (
     BodyTimeout,
     BodyTooLarge,
@@ -115,7 +116,7 @@ class EventStream(Response):
     def __init__(self, request: Request, events: AsyncGenerator[bytes]) -> None:
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._record = record_of(request)
+        self._call = call_of(request)
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,7 +128,7 @@ class EventStream(Response):
             if sender.done():
                 sender.result()
             else:
-                note_error(self._record, ClientGone("the client left during the answer"))
+                note_error(self._call, ClientGone("the client left during the answer"))
         except asyncio.CancelledError:
             # The server's grace is over. Say so, where the connection still takes it.
             await _stop(sender)
@@ -146,16 +147,17 @@ class EventStream(Response):
         except GatewayError as exc:
             await self._send_error(send, exc)
         except Exception:
-            logger.exception("request %s failed", self._record.request_id)
+            logger.exception("request %s failed", self._call.request_id)
             await self._send_error(send, InternalError("the gateway failed; its log says more"))
         else:
             await send({"type": "http.response.body", "body": b""})
 
     async def _send_error(self, send: Send, error: GatewayError) -> None:
-        note_error(self._record, error)
+        note_error(self._call, error)
         await send({"type": "http.response.body", "body": error_event(error)})
 
 
-def note_error(record: RequestRecord, error: GatewayError) -> None:
+def note_error(call: Call, error: GatewayError) -> None:
     """In the log a stream that failed has the error's status, though the client saw 200 first."""
-    record.status, record.error_code = error.status, error.code
+    call.fail(error)
+    call.status = error.status

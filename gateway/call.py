@@ -1,0 +1,101 @@
+"""One call of a model: what the gateway learns of it from its arrival to its end, whichever door it came in by.
+
+It is filled in on the way and read once at the end, when its limits are settled and its row goes into the call log.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from gateway.errors import ClientGone, GatewayError
+from gateway.limiter import Admission
+from gateway.principal import ANONYMOUS, Principal
+from gateway.routing import Target
+from ledger.calls import CallRow, Door, Operation, Outcome
+
+
+@dataclass
+class Call:
+    request_id: str
+    door: Door
+    started_s: float = field(default_factory=time.monotonic)
+    started_unix_s: float = field(default_factory=time.time)
+    operation: Operation | None = None
+    """None: it calls no model (a health check, a list), and the call log has no row of it."""
+    principal: Principal = ANONYMOUS
+    service: str = ""
+    target: Target | None = None
+    revision: int = 0
+    """Of the routes that chose the target."""
+    admission: Admission | None = None
+    attempt: int = 1
+    endpoint: str = ""
+    status: int = 0
+    """HTTP's or gRPC's, by the door."""
+    error: GatewayError | None = None
+    finish_reason: str = ""
+    num_prompt_tokens: int | None = None
+    num_cached_tokens: int | None = None
+    num_output_tokens: int | None = None
+    first_text_s: float | None = None
+    """Since `started_s`."""
+    is_stream: bool = False
+    trace_id: str = ""
+    context: str = ""
+    """What context management did to the prompt."""
+    prompt: str | None = None
+    """Only where the operator opted in."""
+
+    def fail(self, error: GatewayError) -> None:
+        """The first one counts: what follows is its consequence."""
+        if self.error is None:
+            self.error = error
+
+    def note_text(self) -> None:
+        """Text has gone to the client. Cheap to call for every piece."""
+        if self.first_text_s is None:
+            self.first_text_s = time.monotonic() - self.started_s
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.error is None:
+            return "ok"
+        if isinstance(self.error, ClientGone):
+            return "cancelled"
+        return "refused" if self.admission is None and self.error.status < 500 else "error"
+
+    def row(self, duration_s: float) -> CallRow | None:
+        """Of this attempt, as the log keeps it."""
+        if self.operation is None:
+            return None
+        target = self.target
+        return CallRow(
+            request_id=self.request_id,
+            attempt=self.attempt,
+            started_unix_s=self.started_unix_s,
+            door=self.door,
+            operation=self.operation,
+            key_id=self.principal.key_id,
+            tenant=self.principal.tenant,
+            service=self.service,
+            version=target.version_name if target else "",
+            model=target.model if target else "",
+            why=target.why if target else "",
+            endpoint=self.endpoint,
+            revision=self.revision,
+            outcome=self.outcome,
+            status=self.status,
+            error_code=(self.error.code or "") if self.error else "",
+            error=self.error.message if self.error else "",
+            finish_reason=self.finish_reason,
+            prompt_tokens=self.num_prompt_tokens,
+            cached_tokens=self.num_cached_tokens,
+            output_tokens=self.num_output_tokens,
+            ttft_s=self.first_text_s,
+            duration_s=duration_s,
+            trace_id=self.trace_id,
+            is_stream=self.is_stream,
+            context=self.context,
+            prompt=self.prompt,
+        )

@@ -1,0 +1,117 @@
+"""What every call goes through, at either door: authenticate, route, admit; and at its end settle and log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from gateway.authentication import Authenticator, require
+from gateway.call import Call
+from gateway.errors import ModelNotFound, shown
+from gateway.limiter import Limiter
+from gateway.routing import Target
+from ledger.calls import CallRow
+
+logger = logging.getLogger("gateway")
+
+
+class RouteTable(Protocol):
+    """The routes in force."""
+
+    @property
+    def services(self) -> Collection[str]: ...
+
+    def choose(
+        self, service: str, *, tenant: str, session: str, num_prompt_tokens: int
+    ) -> tuple[Target, int]:
+        """Where to, and the revision that says so; the same `session` goes to the same version. Raises GatewayError
+        when nothing can serve it now."""
+        ...
+
+
+class PlainRoutes:
+    """Every served model is a service of its own."""
+
+    def __init__(self, models: Collection[str]) -> None:
+        self._models = models
+
+    @property
+    def services(self) -> Collection[str]:
+        return self._models
+
+    def choose(
+        self, service: str, *, tenant: str, session: str, num_prompt_tokens: int
+    ) -> tuple[Target, int]:
+        return Target(service, service, "only version"), 0
+
+
+class Pipeline:
+    """One for the gateway. `log` takes the rows of the call log and never blocks."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        limiter: Limiter,
+        routes: RouteTable,
+        log: Callable[[CallRow], object] = lambda row: None,
+        *,
+        keeps_prompts: bool = False,
+    ) -> None:
+        self.authenticator = authenticator
+        self.limiter = limiter
+        self.routes = routes
+        self.keeps_prompts = keeps_prompts
+        self._log = log
+
+    def authenticate(self, call: Call, headers: Mapping[str, str]) -> None:
+        """Raises KeyMissing, KeyInvalid."""
+        call.principal = self.authenticator.authenticate(headers)
+
+    def enter(self, call: Call, service: str) -> None:
+        """The caller names a service. Raises Forbidden, ModelNotFound (a name that may not be used is not told)."""
+        call.service = service
+        require(call.principal, "infer", service)
+        if service not in self.routes.services:
+            known = ", ".join(self.services_of(call)) or "none"
+            raise ModelNotFound(f"model {shown(service)} is not served here; served: {known}", "model")
+
+    def services_of(self, call: Call) -> list[str]:
+        """Those that the caller may use."""
+        return [name for name in self.routes.services if call.principal.may_use(name)]
+
+    def route(self, call: Call, *, sticky: str | None, num_prompt_tokens: int) -> Target:
+        """After `enter`. `sticky` None: a call on its own. Raises what the routes raise."""
+        call.target, call.revision = self.routes.choose(
+            call.service,
+            tenant=call.principal.tenant,
+            session=sticky or call.request_id,
+            num_prompt_tokens=num_prompt_tokens,
+        )
+        return call.target
+
+    async def admit(self, call: Call, num_prompt_tokens: int, max_output_tokens: int | None) -> int:
+        """How many tokens it may generate. Raises what `Limiter.admit` raises."""
+        call.num_prompt_tokens = num_prompt_tokens
+        cap = call.target.max_output_tokens if call.target else None
+        if cap is not None and max_output_tokens is not None:
+            max_output_tokens = min(max_output_tokens, cap)
+        call.admission = await self.limiter.admit(
+            call.principal, call.service, num_prompt_tokens, max_output_tokens
+        )
+        return call.admission.max_output_tokens
+
+    async def end(self, call: Call) -> None:
+        """However it ended. Never raises: the client has its answer."""
+        row = call.row(time.monotonic() - call.started_s)
+        if row is not None:
+            self._log(row)
+        if call.admission is not None:
+            used = call.num_output_tokens or 0
+            # What never reached Triton used nothing.
+            prompt = call.num_prompt_tokens or 0 if call.error is None or used or call.endpoint else 0
+            try:
+                await call.admission.settle(prompt, used)
+            except Exception:
+                logger.exception("request %s: its limits are not settled", call.request_id)
