@@ -7,12 +7,13 @@ the state: no cooldown begins for what did not happen, and the next tick decides
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
-from scaler.decision import Decision, Direction, Floor, Spec, State
+from scaler.decision import Cause, Decision, Direction, Floor, Spec, State
 from scaler.demand import measure
 from scaler.in_progress import Change, Starts, merged
 from scaler.observation import Counts, Observation, Signals
@@ -25,6 +26,7 @@ from scaler.views import ChangeView, ModelView
 
 MAX_RETRY_S = 60.0
 """Between two tries of a change that keeps failing: 1, 2, 4 s and so on up to this."""
+SAY_AGAIN_S = 60.0
 
 Say = Callable[[str], None]
 Decide = Callable[[Spec, State, Observation, float], Decision]
@@ -79,6 +81,7 @@ class ModelLoop:
         """It, and those that were cancelled and have not ended."""
         self._num_failed = 0
         self._retry_at_s = now
+        self._said_s: dict[Cause, float] = {}
 
     async def tick(self, now: float) -> Decision:
         parts = self._parts
@@ -239,13 +242,20 @@ class ModelLoop:
         last = self.view.decision
         has_begun = decision.direction is not Direction.HOLD and not hindrance
         is_news = has_begun or last is None or last.cause is not decision.cause
-        if is_news:
+        if has_begun or (is_news and self._is_worth_a_line(decision.cause, now)):
             self._parts.say(f"{decision.reason} (not now: {hindrance})" if hindrance else decision.reason)
         view = replace(self.view, at_s=now, observation=observation, spec=spec, decision=decision)
         forecast = self._forecast.status() if self._forecast else "off: the policy says so"
         if self.view.forecast and _switch(forecast) != _switch(self.view.forecast):
             self._parts.say(f"{self.model}: forecast {forecast}")
         self._publish(replace(view, change=self._change_view(), forecast=forecast, is_news=is_news))
+
+    def _is_worth_a_line(self, cause: Cause, now: float) -> bool:
+        """Load that plays around a threshold changes the cause each second; the log has each once a minute."""
+        if now - self._said_s.get(cause, -math.inf) < SAY_AGAIN_S:
+            return False
+        self._said_s[cause] = now
+        return True
 
     def _change_view(self) -> ChangeView | None:
         change = self._change

@@ -7,7 +7,7 @@ from scaler.observation import Counts
 
 
 class LastKnown:
-    """A floor at the last known count after an outage, until it is there again or a window has passed.
+    """A floor at what last served before an outage, until so many are there again or a window has passed.
 
     Only after an outage: a count that is lower from one tick to the next was changed by somebody, and is theirs.
     """
@@ -30,5 +30,5 @@ class LastKnown:
                 self._floor, self._until_s = Floor(self._num, words), now + window_s
         if self._floor is not None and counts.total < self._floor.num_instances and now <= self._until_s:
             return self._floor
-        self._floor, self._num = None, counts.total
+        self._floor, self._num = None, counts.ready
         return None

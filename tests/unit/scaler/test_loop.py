@@ -279,10 +279,23 @@ async def test_a_model_that_joins_the_policy_is_adopted_then():
 
 
 async def test_one_line_is_said_per_change_and_per_new_cause():
-    """Steady for a minute, then pressed: steady, holding, 1→n, done, starting or cooldown."""
-    rig = Rig(options={"decide": told()})
-    await rig.tick(60)
-    assert rig.said == ["1→1"]
+    """Steady for a minute, then 1→2: the decision, its end, and steady again."""
+    rig = Rig(options={"decide": told(*itertools.repeat(HOLD, 60), 2)})
+    await rig.tick(70)
+    assert rig.said == ["1→1", "1→2", "chat 1→2 done in 1.00 s", "2→2"]
+
+
+async def test_load_that_plays_around_a_threshold_does_not_fill_the_log():
+    """0.6 and 0.8 busy by turns for two minutes: each cause is said once a minute, and news to readers each time."""
+    rig = Rig()
+    with rig.loop.subscribe() as views:
+        for busy in itertools.islice(itertools.cycle((0.6, 0.8)), 120):
+            rig.load.busy["chat"] = busy
+            await rig.tick()
+        await rig.loop.stop()
+        num_news = len([view async for view in views if view.is_news])
+    assert len(rig.said) == 4
+    assert num_news == 120
 
 
 async def test_start_times_are_measured_from_the_call_to_serving():
