@@ -32,11 +32,13 @@ class ScalerProcess:
         wait_ready: Callable[[Child], Awaitable[None]],
         on_ready: Callable[[], None],
         say: Say,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._spawn = spawn
         self._wait_ready = wait_ready
         self._on_ready = on_ready
         self._say = say
+        self._sleep = sleep
         self._plan = RestartPlan()
         self._restarting: asyncio.Task[None] | None = None
         self.is_given_up = False
@@ -78,7 +80,7 @@ class ScalerProcess:
         self._say(
             f"{how}\ninstances stay as they are until it is there again; starting it in {pause_s:.1f} s"
         )
-        await asyncio.sleep(pause_s)
+        await self._sleep(pause_s)
         self.child = self._start()
         await self.first_ready()
         if self.child.exit_code is None:

@@ -1,4 +1,4 @@
-"""What a running stack is doing: asked of the node daemon, of Triton and of /proc, each allowed to be silent.
+"""What a running stack is doing: asked of node, Triton, scaler and /proc, each allowed to be silent.
 
 Read-only. A part that does not answer is reported as such; the others are still told.
 """
@@ -17,6 +17,7 @@ from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
 
 NODE_TIMEOUT_S = 3.0
 TRITON_TIMEOUT_S = 3.0
+SCALER_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class StackStatus:
     node: dict[str, Any] | None
     """contracts/node.proto's NodeStatus, field by field. None: no node, or it does not answer."""
     triton_models: list[TritonModel] | None
+    scaler: dict[str, Any] | None
+    """contracts/scaler.proto's ScalerStatus, field by field. None: no scaler, or it does not answer."""
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """What works, but not as well as it could."""
@@ -78,6 +81,7 @@ def gather(stack: Stack) -> StackStatus:
         processes=processes,
         node=ask_node(stack.node_socket, problems) if stack.node_socket else None,
         triton_models=ask_triton(stack.triton_http, problems),
+        scaler=ask_scaler(stack.scaler_grpc, problems) if stack.scaler_grpc else None,
         problems=problems,
         warnings=slow_tier_warnings(stack.models, read_cpu_flags()),
     )
@@ -105,6 +109,21 @@ def ask_node(socket_path: str, problems: list[str]) -> dict[str, Any] | None:
         except grpc.RpcError as exc:
             reason = exc.details() if isinstance(exc, grpc.Call) else str(exc)
             problems.append(f"the node daemon does not answer on {socket_path}: {reason}")
+            return None
+
+
+def ask_scaler(address: str, problems: list[str]) -> dict[str, Any] | None:
+    import grpc
+
+    from contracts import scaler_pb2, scaler_pb2_grpc
+
+    with grpc.insecure_channel(address) as channel:
+        scaler = scaler_pb2_grpc.ScalerStub(channel)  # type: ignore[no-untyped-call]
+        try:
+            return plain(scaler.GetStatus(scaler_pb2.GetStatusRequest(), timeout=SCALER_TIMEOUT_S))
+        except grpc.RpcError as exc:
+            reason = exc.details() if isinstance(exc, grpc.Call) else str(exc)
+            problems.append(f"the scaler does not answer on {address}: {reason}")
             return None
 
 

@@ -16,8 +16,6 @@ from typing import Any
 
 from tidegate.testing import free_ports
 
-NOBODY = "127.0.0.1:1"
-"""A Triton that does not answer: counts are unknown, so nothing is changed."""
 START_TIMEOUT_S = 30.0
 READY_LINE = "tidegate-ready scaler"
 
@@ -61,7 +59,9 @@ def running_scaler(
 def start(
     folder: Path, *, env: dict[str, str] | None = None, **settings: Any
 ) -> tuple[subprocess.Popen[bytes], Path]:
-    config = {"state_dir": str(folder / "state"), "triton_grpc": NOBODY} | settings
+    # A Triton that does not answer: counts are unknown, so nothing is changed. Two scalers of one Triton refuse.
+    (nobody,) = free_ports(1)
+    config = {"state_dir": str(folder / "state"), "triton_grpc": f"127.0.0.1:{nobody}"} | settings
     config_path, log_path = folder / "scaler.json", folder / "scaler.log"
     config_path.write_text(json.dumps(config))
     with log_path.open("wb") as log:

@@ -23,7 +23,7 @@ from contracts import scaler_pb2 as pb
 from scaler.errors import ScalerRefused, ScalerUnreachable
 from scaler.service_client import ScalerClient
 from scaler.store import Store
-from tests.integration.scaler_process import NOBODY, refused, running_scaler
+from tests.integration.scaler_process import refused, running_scaler
 from tidegate import cli
 
 pytestmark = pytest.mark.integration
@@ -269,7 +269,7 @@ def test_reflection_lists_the_service_and_health_serves_once_the_loop_ticks(tmp_
         assert (chat.is_managed, chat.HasField("counts"), chat.HasField("wanted")) == (False, False, False)
         assert found.tick_age_s >= 0
         assert any(problem.startswith("Triton") for problem in found.problems)
-        assert (found.target, found.tick_s) == (f"triton {NOBODY}", 0.1)
+        assert (found.target.split(":")[0], found.tick_s) == ("triton 127.0.0.1", 0.1)
 
 
 def test_a_stop_ends_the_streams_of_those_who_watch(tmp_path: Path) -> None:

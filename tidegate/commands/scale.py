@@ -13,6 +13,8 @@ from tidegate.commands.running import need_stack
 from tidegate.console import note, print_json
 
 if TYPE_CHECKING:
+    from contracts import scaler_pb2 as pb
+    from contracts.stack import Stack
     from scaler.actuator import InstanceChange
 
 
@@ -31,11 +33,13 @@ def scale(
     """Set a model's number of instances; no request fails.
 
     Instances that go are drained first. When they are not done in time, all serve on and the exit code is 1.
+    A model that the scaler's policy names is refused unless it is paused: the scaler would undo it.
     """
     from scaler.actuator import scale as scale_model
     from scaler.errors import ScaleError
 
     stack = need_stack(run_dir)
+    _refuse_if_policy_decides(stack, model, num_instances)
     work = scale_model(stack, model, num_instances, on_event=note, drain_timeout_s=drain_timeout_s)
     try:
         result = asyncio.run(work)
@@ -45,6 +49,33 @@ def scale(
         print_json(result)
     else:
         print(_result_text(result))
+
+
+def _refuse_if_policy_decides(stack: Stack, model: str, num_instances: int) -> None:
+    """Not turned into a scale-to: that one ends by itself, and how soon is for the caller to say."""
+    from scaler.errors import ScaleError
+
+    if not stack.scaler_grpc:
+        return
+    try:
+        found = asyncio.run(_status_of(stack.scaler_grpc, model))
+    except ScaleError as exc:
+        return note(f"{exc}; when it is back it may change the count again")
+    if any(each.is_managed and not each.HasField("pause") for each in found.models):
+        raise CommandError(
+            f"{model!r} follows the scaler's policy, which would undo this; hold it for a while with "
+            f"`tidegate scaler scale-to {model} {num_instances} --for 1h`, or `tidegate scaler pause {model}` first"
+        )
+
+
+async def _status_of(address: str, model: str) -> pb.ScalerStatus:
+    from scaler.service_client import ScalerClient
+
+    client = ScalerClient(address)
+    try:
+        return await client.status([model])
+    finally:
+        await client.close()
 
 
 def _result_text(result: InstanceChange) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from contracts import scaler_pb2 as pb
 from tidegate.commands.pool import age_text
+from tidegate.status import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +66,7 @@ def _model_table(models: Sequence[pb.ModelStatus]) -> Table:
                 _reading(each.signals.utilization, 2),
                 _reading(each.signals.queue, 0),
                 f"{each.lead_s:.1f} s",
-                _state(each),
+                state_of(plain(each)),
             )
         )
     return _table(titles, rows, right=range(1, 9))
@@ -76,14 +77,15 @@ def _reading(reading: pb.Reading, digits: int) -> str:
     return f"{reading.value:.{digits}f}" if reading.quality == "good" else reading.quality or "missing"
 
 
-def _state(model: pb.ModelStatus) -> str:
-    if not model.is_managed:
+def state_of(model: dict[str, Any]) -> str:
+    """Who decides on it, of the JSON form."""
+    if not model["is_managed"]:
         return "observed only"
-    if model.HasField("pause"):
-        return "paused (all)" if model.pause.is_of_all else "paused"
-    if model.HasField("override"):
+    if model["pause"]:
+        return "paused (all)" if model["pause"]["is_of_all"] else "paused"
+    if model["override"]:
         return "set by hand"
-    return "saturated" if model.is_saturated else "follows the policy"
+    return "saturated" if model["is_saturated"] else "follows the policy"
 
 
 def _story(model: pb.ModelStatus, now: float) -> Text:

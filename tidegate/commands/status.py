@@ -49,6 +49,8 @@ def _print(found: StackStatus) -> None:
     if found.triton_models is not None or found.node is not None:
         console.print()
         console.print(_model_table(found))
+    if found.scaler is not None:
+        console.print(_scaler_text(found.scaler))
     if found.node is not None:
         console.print()
         by_age = sorted(found.node["instances"], key=lambda each: (each["model"], each["attached_unix_ms"]))
@@ -94,6 +96,20 @@ def _model_table(found: StackStatus) -> Table:
         )
     titles = ("MODEL", "KIND", "TRITON", "INSTANCES", "SPARES", "WEIGHTS", "REQUESTS", "FAILED")
     return _table(titles, rows, right=range(3, 8))
+
+
+def _scaler_text(scaler: dict[str, Any]) -> Text:
+    """ "scaler: chat follows the policy (1 to 6, wants 2), embed observed only"."""
+    from tidegate.commands.scaler_text import state_of
+
+    parts = []
+    for model in scaler["models"]:
+        bounds = f"{model['min_instances']} to {model['max_instances']}"
+        wanted = "" if model["wanted"] is None else f", wants {model['wanted']}"
+        parts.append(
+            f"{model['model']} {state_of(model)}" + (f" ({bounds}{wanted})" if model["is_managed"] else "")
+        )
+    return _plain(f"scaler: {', '.join(parts) or 'has not ticked yet'}")
 
 
 def _instance_table(instances: Sequence[dict[str, Any]]) -> Table:
