@@ -80,6 +80,8 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     triton_metrics: str
     gateway_http: str
     scaler_grpc: str = ""
+    ledger_url: str = ""
+    """Keys, routes and the call log; "" without a gateway. Holds no password: that stays in the environment."""
     models: list[ServedModel]
     pids: dict[str, int]
     """Process name ("node", "tritonserver", "gateway") -> pid."""

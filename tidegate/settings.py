@@ -56,6 +56,15 @@ class Settings:
     """What the scaler may do; None: it observes, and changes nothing."""
     scaler_state_dir: Path | None = None
     """Where it keeps policy, pauses and reservations; None: RUN_DIR/scaler, which may not outlive a reboot."""
+    ledger_url: str = ""
+    """Keys, routes and the call log: sqlite:////path or postgresql://...; "": RUN_DIR/ledger.db, which may not
+    outlive a reboot."""
+    requires_keys: bool = False
+    """Every call but health needs an API key (`tidegate keys create`)."""
+    redis_url: str = ""
+    """Where several gateways share their limits; "": each counts for itself."""
+    keeps_prompts: bool = False
+    """The call log keeps what was asked."""
     repository: Path | None = None
     """Another model repository than the one that ships; it is copied, never served from."""
     start_timeout_s: float = 300.0
@@ -86,6 +95,8 @@ class Settings:
             check_range(name, getattr(self, name), 1, 86400)
         for name in ("worker_hang_timeout_s", "node_hang_timeout_s"):
             check_range(name, getattr(self, name), 3, 86400)
+        if self.requires_keys and not self.with_gateway:
+            raise SettingsInvalid("requires_keys = True, but keys are the gateway's; leave out --no-gateway")
         self._check_ports_differ()
         self._check_models()
 
@@ -124,6 +135,13 @@ class Settings:
         if unknown := given.keys() - {item.name for item in fields(cls)}:
             raise TypeError(f"no such settings: {sorted(unknown)}")
         return cls(**chosen)  # type: ignore[arg-type]  # each value was read for its field
+
+    @property
+    def ledger_url_used(self) -> str:
+        """The given one, or the file in the run directory; "" without a gateway."""
+        if not self.with_gateway:
+            return ""
+        return self.ledger_url or f"sqlite:///{(self.run_dir / 'ledger.db').absolute()}"
 
     @property
     def ports(self) -> dict[str, int]:
@@ -197,6 +215,10 @@ _READERS: dict[str, Callable[[str, str], object]] = {
     "with_scaler": _read_bool,
     "policy": _read_path,
     "scaler_state_dir": _read_path,
+    "ledger_url": _read_str,
+    "requires_keys": _read_bool,
+    "redis_url": _read_str,
+    "keeps_prompts": _read_bool,
     "repository": _read_path,
     "start_timeout_s": _read_float,
     "stop_timeout_s": _read_float,

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
@@ -92,6 +93,15 @@ async def _start_and_watch(launcher: Launcher, as_json: bool) -> None:
     stack = await launcher.start()
     print(msgspec.json.encode(stack).decode() if as_json else ready_text(stack), flush=True)
     await launcher.watch()
+
+
+def without_password(url: str) -> str:
+    """stack.json is read by others: `tidegate calls` takes the password from $TIDEGATE_LEDGER_URL."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username}@{host}"))
 
 
 def say(text: str) -> None:
@@ -225,6 +235,10 @@ class Launcher:
             "models": [model for model in models.served if model.kind != "batch"],
             "drain_grace_s": max(1, int(self._settings.stop_timeout_s)),
             "scaler_grpc": self._scaler_address if self._settings.with_scaler else "",
+            "ledger_url": self._settings.ledger_url_used,
+            "requires_keys": self._settings.requires_keys,
+            "redis_url": self._settings.redis_url,
+            "keeps_prompts": self._settings.keeps_prompts,
         }
 
     def _check_policy(self) -> None:
@@ -279,6 +293,7 @@ class Launcher:
             triton_metrics=self._address(settings.triton_metrics_port),
             gateway_http=self._address(settings.gateway_port) if self._gateway else "",
             scaler_grpc=self._scaler_address if self._scaler else "",
+            ledger_url=without_password(settings.ledger_url_used),
             models=list(models.served),
             pids={child.name: child.pid for child in self._children()},
             started_unix_s=started_unix_s,

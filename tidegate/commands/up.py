@@ -12,6 +12,7 @@ from tidegate.commands.options import RunDirOption, parse_counts, parse_size, re
 
 _PORTS = "Ports and addresses"
 _RESOURCES = "Memory and processors"
+_GATEWAY = "Keys, limits, call log"
 _SCALING = "Scaling"
 
 
@@ -81,6 +82,43 @@ def up(
             "--scaler-state-dir",
             help="Where policy, pauses and reservations are kept (default: in the run directory).",
             rich_help_panel=_SCALING,
+        ),
+    ] = None,
+    ledger_url: Annotated[
+        str | None,
+        typer.Option(
+            "--ledger-url",
+            metavar="URL",
+            help="Keys, routes and the call log: sqlite:////path or postgresql://... (default: a file in the run "
+            "directory).",
+            rich_help_panel=_GATEWAY,
+        ),
+    ] = None,
+    requires_keys: Annotated[
+        bool | None,
+        typer.Option(
+            "--require-keys/--no-require-keys",
+            help="Every call but health needs an API key, `tidegate keys create` (default: no keys).",
+            show_default=False,
+            rich_help_panel=_GATEWAY,
+        ),
+    ] = None,
+    redis_url: Annotated[
+        str | None,
+        typer.Option(
+            "--redis-url",
+            metavar="URL",
+            help="Where several gateways share their limits (default: each counts for itself).",
+            rich_help_panel=_GATEWAY,
+        ),
+    ] = None,
+    keeps_prompts: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-prompts/--no-keep-prompts",
+            help="The call log keeps what was asked (default: never any content).",
+            show_default=False,
+            rich_help_panel=_GATEWAY,
         ),
     ] = None,
     pool_bytes: Annotated[
@@ -168,6 +206,10 @@ def up(
         with_scaler=scaler,
         policy=policy,
         scaler_state_dir=scaler_state_dir,
+        ledger_url=ledger_url,
+        requires_keys=requires_keys,
+        redis_url=redis_url,
+        keeps_prompts=keeps_prompts,
         repository=repository,
         pool_bytes=None if pool_bytes is None else parse_size("--pool-bytes", pool_bytes),
         pool_share=pool_share,
