@@ -286,7 +286,7 @@ async def test_one_line_is_said_per_change_and_per_new_cause():
 
 
 async def test_load_that_plays_around_a_threshold_does_not_fill_the_log():
-    """0.6 and 0.8 busy by turns for two minutes: each cause is said once a minute, and news to readers each time."""
+    """0.6 and 0.8 busy by turns for two minutes: each cause is said once a minute, to readers each time."""
     rig = Rig()
     with rig.loop.subscribe() as views:
         for busy in itertools.islice(itertools.cycle((0.6, 0.8)), 120):
