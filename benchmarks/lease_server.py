@@ -1,7 +1,8 @@
 """The node's lease desk alone, in a process of its own: what a worker's lease costs without a model.
 
 `python -m benchmarks.lease_server SOCKET STATS TOTAL_BYTES BLOCK_BYTES BLOCK_TOKENS` serves every connection on
-SOCKET (SOCK_SEQPACKET) as a worker of model "m", and writes the stats page STATS after each of them has gone.
+SOCKET (SOCK_SEQPACKET) as a worker of model "m", and writes the stats page STATS after each of them has gone. It
+ends when its standard input does: with whoever started it, however that ends.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def lease_server(
     socket_path, stats_path = folder / "leases.sock", folder / "leases.stats"
     numbers = map(str, (total_bytes, block_bytes, block_tokens))
     child = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.lease_server", str(socket_path), str(stats_path), *numbers]
+        [sys.executable, "-m", "benchmarks.lease_server", str(socket_path), str(stats_path), *numbers],
+        stdin=subprocess.PIPE,
     )
     try:
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -95,8 +97,7 @@ def lease_server(
             time.sleep(0.01)
         yield RunningServer(socket_path, stats_path, child.pid)
     finally:
-        child.terminate()
-        child.wait()
+        child.communicate()
 
 
 async def serve(socket_path: Path, stats_path: Path, total_bytes: int, bound: ModelBound) -> None:
@@ -104,7 +105,9 @@ async def serve(socket_path: Path, stats_path: Path, total_bytes: int, bound: Mo
     pool.add_model(MODEL, bound.block_bytes, ModelQuota())
     server = Server(pool, bound, stats_path)
     Listener(socket_path, server.connect)
-    await asyncio.Event().wait()
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
+    await ended.wait()
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """The peer of every instance figure: a Python-backend model as one writes it without tidegate, torch in the stub.
 
 Each instance loads the model for itself, either as a copy of its own (what a cast, a quantization or a checkpoint
-in another format leads to) or mapped from the safetensors file, whose pages the processes then share.
+in another format leads to) or mapped from the safetensors file, whose pages the processes then share. `bare_model`
+is the least that an instance can be: a stub that imports nothing but Triton's own utilities.
 """
 
 from __future__ import annotations
@@ -84,6 +85,17 @@ class TritonPythonModel:
 """
 
 
+BARE_MODEL = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        error = pb_utils.TritonError("it only starts")
+        return [pb_utils.InferenceResponse(output_tensors=[], error=error) for _ in requests]
+"""
+
+
 def weights_folder() -> Path:
     """Of the model that `chat` serves. Raises FileNotFoundError."""
     folder = tidegate_home() / "models" / "smollm2-135m-instruct"
@@ -135,12 +147,25 @@ class OrdinaryModel:
 @contextmanager
 def ordinary_model(*, owns_copy: bool) -> Iterator[OrdinaryModel]:
     """One instance of it, on a Triton of its own, without node and gateway."""
+    text = MODEL.format(folder=str(weights_folder()), owns_copy=owns_copy, max_new_tokens=MAX_NEW_TOKENS)
+    with _serving(text) as model:
+        yield model
+
+
+@contextmanager
+def bare_model() -> Iterator[OrdinaryModel]:
+    """The same with a model that does nothing."""
+    with _serving(BARE_MODEL) as model:
+        yield model
+
+
+@contextmanager
+def _serving(model_text: str) -> Iterator[OrdinaryModel]:
     with tempfile.TemporaryDirectory(prefix="tg-plain-") as name:
         version = Path(name) / NAME / "1"
         version.mkdir(parents=True)
         (version.parent / "config.pbtxt").write_text(CONFIG + GROUP)
-        text = MODEL.format(folder=str(weights_folder()), owns_copy=owns_copy, max_new_tokens=MAX_NEW_TOKENS)
-        (version / "model.py").write_text(text)
+        (version / "model.py").write_text(model_text)
         with running_stack("--repository", name, "--model", NAME, "--no-gateway") as running:
             yield OrdinaryModel(running)
 

@@ -19,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from python_backend.node.allocator import Allocator
 from python_backend.node.pool import Pool
 from python_backend.node.pool_figures import Refused
 from python_backend.node.quota import ModelQuota
+from python_backend.pool_testing import BooksLessor
 from python_backend.worker.blocks import BlockPool
 from python_backend.worker.prefix import PrefixIdentity
 from python_backend.worker.sequence import Sequence
@@ -257,39 +257,6 @@ class _Instance:
                 self._blocks.free(sequence)
         self._running = [entry for entry in self._running if entry[0] > minute]
         self._blocks.give_back_unused(keep=16)
-
-
-class BooksLessor:
-    """A worker's lessor straight on the books, without the socket."""
-
-    def __init__(self, pool: Pool, owner: int, model: str) -> None:
-        self._pool, self._owner, self._model = pool, owner, model
-
-    def lease(self, num_blocks: int, tenant: str) -> range | int:
-        first = self._pool.lease(self._owner, self._model, tenant, num_blocks)
-        return first.obtainable_blocks if isinstance(first, Refused) else range(first, first + num_blocks)
-
-    def release(self, blocks: range) -> None:
-        self._pool.release(self._owner, self._model, blocks.start, len(blocks))
-
-    def match(self, digests: SequenceOf[bytes], tokens: bytes) -> list[int]:
-        return self._pool.match(self._owner, self._model, digests, _cut(tokens, len(digests)))
-
-    def publish(
-        self, blocks: SequenceOf[int], digests: SequenceOf[bytes], tokens: bytes, tenant: str
-    ) -> list[bool]:
-        return [
-            self._pool.publish(self._owner, self._model, tenant, block, digest, content)
-            for block, digest, content in zip(blocks, digests, _cut(tokens, len(blocks)), strict=True)
-        ]
-
-    def drop(self, blocks: SequenceOf[int]) -> None:
-        self._pool.drop(self._owner, self._model, blocks)
-
-
-def _cut(tokens: bytes, parts: int) -> list[bytes]:
-    size = len(tokens) // parts
-    return [tokens[start : start + size] for start in range(0, len(tokens), size)]
 
 
 def _tide(day: float) -> float:

@@ -1,19 +1,17 @@
-"""An engine over the pool as a worker has it: blocks from `lease_desk`'s process, memory opened by extents."""
+"""An engine over the pool as a worker has it: blocks from `lease_server`'s process, memory opened by extents."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import socket
-import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lease_server import lease_server
 from contracts.sampling import SamplingParams
-from python_backend.channel import PacketChannel
-from python_backend.messages import NodeToWorker
 from python_backend.worker.blocks import BlockPool
 from python_backend.worker.decoder import DecoderRunner
 from python_backend.worker.engine import Engine, EngineConfig
@@ -26,7 +24,6 @@ from python_backend.worker.sequence import Sequence
 
 NUM_BLOCKS = 400
 MAX_CONTEXT_TOKENS = 8192
-READY = b"ready\n"
 
 
 class PooledEngine:
@@ -39,30 +36,23 @@ class PooledEngine:
 
     def __enter__(self) -> PooledEngine:
         layout = self._layout
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        numbers = (theirs.fileno(), NUM_BLOCKS, layout.block_bytes, layout.block_tokens)
-        self._desk = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.lease_desk", *map(str, numbers)],
-            pass_fds=[theirs.fileno()],
-            stdout=subprocess.PIPE,
-        )
-        theirs.close()
-        if self._desk.stdout is None or self._desk.stdout.readline() != READY:
-            raise RuntimeError(f"the lease desk did not start: exit code {self._desk.poll()}")
-        self._control: PacketChannel[NodeToWorker] = PacketChannel(ours, NodeToWorker)
-        self._lessor = CountingLessor(self._control)
-        fd = os.memfd_create("bench-kv", os.MFD_CLOEXEC)
         nbytes = NUM_BLOCKS * layout.block_bytes
+        self._open = contextlib.ExitStack()
+        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="tg-")))
+        self._desk = self._open.enter_context(
+            lease_server(folder, nbytes, layout.block_bytes, layout.block_tokens)
+        )
+        control = self._desk.connect()
+        self._open.callback(control.close)
+        self._lessor = CountingLessor(control)
+        fd = os.memfd_create("bench-kv", os.MFD_CLOEXEC)
         os.posix_fallocate(fd, 0, nbytes)  # the node's KV memory has all its pages, too
         self._memory = KVMapping(fd, nbytes, layout.block_bytes)
         os.close(fd)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._control.close()
-        self._desk.wait(10)
-        if self._desk.stdout is not None:
-            self._desk.stdout.close()
+        self._open.close()
 
     def run(self, prompts: list[str], max_tokens: int, *, caching: bool) -> dict[str, Any]:
         """All prompts at once, greedy, `max_tokens` each. CPU times in seconds, of all threads; `steps`: of each

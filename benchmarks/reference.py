@@ -6,15 +6,17 @@ between commands, so both sides of a bench can take turns on the same cores.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+STOP_TIMEOUT_S = 10.0
 
 
 class Reference:
@@ -36,8 +38,13 @@ class Reference:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._child.terminate()
-        self._child.wait()
+        if self._child.stdin is not None:
+            self._child.stdin.close()
+        try:
+            self._child.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:  # in the middle of a command
+            self._child.kill()
+            self._child.wait()
 
     def ask(self, command: str, **values: Any) -> dict[str, Any]:
         """Raises RuntimeError when the child has died."""
@@ -68,6 +75,7 @@ class _Decoder:
         self._plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self._plain.generation_config.eos_token_id = None
         self._pooled: Any = None
+        self._open = contextlib.ExitStack()
         self._ours = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, attn_implementation=attention.ATTENTION_NAME
         ).eval()
@@ -117,6 +125,7 @@ class _Decoder:
         import torch
 
         from contracts.sampling import SamplingParams
+        from python_backend.pool_testing import OwnArena
         from python_backend.worker.blocks import BlockPool
         from python_backend.worker.decoder import DecoderRunner
         from python_backend.worker.engine import Engine, EngineConfig
@@ -125,7 +134,7 @@ class _Decoder:
         num_blocks = 1500
         layout = KVLayout.of(self._ours)
         arena = view_arena(torch.zeros(num_blocks * layout.block_bytes, dtype=torch.uint8), layout)
-        pool = BlockPool(_OwnArena(num_blocks), layout.block_tokens)
+        pool = BlockPool(OwnArena(num_blocks), layout.block_tokens)
         config = EngineConfig(frozenset(), 8192, num_blocks)
         engine = Engine(config, self._tokenizer, DecoderRunner(self._ours, arena), pool)
         started_s = time.perf_counter()
@@ -135,46 +144,24 @@ class _Decoder:
             engine.step(0.0)
         return {"seconds": time.perf_counter() - started_s, "num_tokens": engine.num_tokens_out}
 
+    def close(self) -> None:
+        self._open.close()
+
     def pooled_engine(self, prompts: list[str], max_tokens: int, caching: bool) -> dict[str, Any]:
         """The same over a pool that another process keeps, with or without prefix blocks: see PooledEngine.run."""
         from benchmarks.pooled_engine import PooledEngine
 
         if self._pooled is None:
-            self._pooled = PooledEngine(self._ours, self._tokenizer).__enter__()
+            self._pooled = self._open.enter_context(PooledEngine(self._ours, self._tokenizer))
         answer: dict[str, Any] = self._pooled.run(prompts, max_tokens, caching=caching)
         return answer
 
 
-class _OwnArena:
-    """A lessor over memory of this process."""
-
-    def __init__(self, num_blocks: int) -> None:
-        self._num_blocks = num_blocks
-        self._next = 0
-
-    def lease(self, num_blocks: int, tenant: str) -> range | int:
-        if self._next + num_blocks > self._num_blocks:
-            return self._num_blocks - self._next
-        self._next += num_blocks
-        return range(self._next - num_blocks, self._next)
-
-    def release(self, blocks: range) -> None:
-        pass
-
-    def match(self, digests: Sequence[bytes], tokens: bytes) -> list[int]:
-        return []
-
-    def publish(
-        self, blocks: Sequence[int], digests: Sequence[bytes], tokens: bytes, tenant: str
-    ) -> list[bool]:
-        return [False] * len(blocks)
-
-    def drop(self, blocks: Sequence[int]) -> None:
-        pass
-
-
 class _Encoder:
     """Bare torch on one encoder model: tokenise, forward, pool; batches as large as asked."""
+
+    def close(self) -> None:
+        pass
 
     def __init__(self, folder: Path) -> None:
         import tokenizers
@@ -205,10 +192,11 @@ def main() -> None:
     config = json.loads((folder / "config.json").read_text())
     is_decoder = config["architectures"][0].endswith("ForCausalLM")
     model: Any = _Decoder(folder) if is_decoder else _Encoder(folder)
-    for line in sys.stdin:
-        values = json.loads(line)
-        answer = getattr(model, values.pop("command"))(**values)
-        print(json.dumps(answer), flush=True)
+    with contextlib.closing(model):
+        for line in sys.stdin:
+            values = json.loads(line)
+            answer = getattr(model, values.pop("command"))(**values)
+            print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

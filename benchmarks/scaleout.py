@@ -2,6 +2,8 @@
 
 - `command_to_ready_p50_ms`, `_p95_ms`: from the scale call to the new instance ready, on an idle machine, over
   20 additions (second, third and fourth instance); `_busy_`: while four streams keep the cores busy.
+- `bare_stub_p50_ms`: adding an instance of a model that imports nothing, to a Triton beside it, in turns with ours:
+  what Triton and its stub take whatever the model is. `over_bare_stub_p50_ms`: ours less the one after it.
 - `command_to_first_token_p95_ms`: from the scale call to the first token of a request that the new instance got.
 - `attach_p95_ms`: of that, the worker alone: from AttachInstance to Attached on a raw socket, with warm spares.
 - `plain_over_ours`: adding an instance of an ordinary model (`ordinary`: torch in the stub, weights mapped from the
@@ -29,7 +31,7 @@ from benchmarks.attach import attach_ms
 from benchmarks.clients import Streamed, TritonLoad, closed_loop
 from benchmarks.generate import prompts
 from benchmarks.node import node_status, num_spares, pss_bytes, wait_until
-from benchmarks.ordinary import ordinary_model
+from benchmarks.ordinary import OrdinaryModel, bare_model, ordinary_model
 from benchmarks.report import Figure, Report
 from benchmarks.statistics import median, percentile
 from contracts.stack import Stack
@@ -51,6 +53,7 @@ class Additions:
     """Samples over many additions."""
 
     ready_ms: list[float] = field(default_factory=list)
+    bare_ms: list[float] = field(default_factory=list)
     first_token_ms: list[float] = field(default_factory=list)
     pss_growth_bytes: list[float] = field(default_factory=list)
     not_in_place: int = 0
@@ -65,7 +68,8 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
             m.weights_bytes for m in node_status(stack.node_socket).models if m.name == "chat"
         )
         attaches = _attaches(stack, tries, progress)
-        idle = _additions(stack, tries, progress, "idle")
+        with bare_model() as bare:
+            idle = _additions(stack, bare, tries, progress)
         streams: list[Streamed] = []
         busy = asyncio.run(_busy_additions(stack, tries, progress, streams))
         progress(f"{history} requests on one instance, then 1 -> 3")
@@ -124,6 +128,10 @@ def _times(idle: Additions, busy: Additions) -> dict[str, Figure]:
         "command_to_ready_p95_ms": spread(idle.ready_ms, 95),
         "command_to_ready_busy_p50_ms": spread(busy.ready_ms, 50),
         "command_to_ready_busy_p95_ms": spread(busy.ready_ms, 95),
+        "bare_stub_p50_ms": spread(idle.bare_ms, 50),
+        "over_bare_stub_p50_ms": spread(
+            [ours - bare for ours, bare in zip(idle.ready_ms, idle.bare_ms, strict=True)], 50
+        ),
         "command_to_first_token_p50_ms": spread(idle.first_token_ms, 50),
         "command_to_first_token_p95_ms": spread(idle.first_token_ms, 95),
     }
@@ -142,18 +150,20 @@ def _gaps(streams: list[Streamed]) -> dict[str, Figure]:
     }
 
 
-def _additions(stack: Stack, tries: int, progress: Progress, label: str) -> Additions:
+def _additions(stack: Stack, bare: OrdinaryModel, tries: int, progress: Progress) -> Additions:
     """Idle: one instance at a time up to four, then back to one, until `tries` were added."""
     seen = Additions()
     while len(seen.ready_ms) < tries:
         for wanted in range(2, MAX_INSTANCES + 1):
-            progress(f"{label}: addition {len(seen.ready_ms) + 1} of {tries}")
+            progress(f"idle: addition {len(seen.ready_ms) + 1} of {tries}")
             _wait_for_spares(stack)
             before = _pss_of_workers(stack)
             asyncio.run(_add_and_ask(stack, wanted, seen))
             _wait_for_spares(stack)
             seen.pss_growth_bytes.append(_pss_of_workers(stack) - before)
+            seen.bare_ms.append(bare.set_instances(wanted))
         asyncio.run(_scale(stack, 1, Additions()))
+        bare.set_instances(1)
     return seen
 
 

@@ -1,13 +1,12 @@
 """The engine on real weights, against `transformers` on the same weights."""
 
-from collections.abc import Sequence
-
 import pytest
 import tokenizers
 import torch
 from transformers import AutoModel, AutoModelForCausalLM
 
 from contracts.sampling import SamplingParams
+from python_backend.pool_testing import OwnArena
 from python_backend.worker import attention
 from python_backend.worker.blocks import BlockPool
 from python_backend.worker.decoder import DecoderRunner
@@ -23,34 +22,6 @@ pytestmark = pytest.mark.integration
 NUM_BLOCKS = 600
 MAX_TOKENS = 32
 TIE_LOGITS = 1e-3
-
-
-class WholeArena:
-    """A lessor with one arena's blocks."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def lease(self, num_blocks: int, tenant: str) -> range | int:
-        if self._next + num_blocks > NUM_BLOCKS:
-            return NUM_BLOCKS - self._next
-        extent = range(self._next, self._next + num_blocks)
-        self._next += num_blocks
-        return extent
-
-    def release(self, blocks: range) -> None:
-        pass
-
-    def match(self, digests: Sequence[bytes], tokens: bytes) -> list[int]:
-        return []
-
-    def publish(
-        self, blocks: Sequence[int], digests: Sequence[bytes], tokens: bytes, tenant: str
-    ) -> list[bool]:
-        return [False] * len(blocks)
-
-    def drop(self, blocks: Sequence[int]) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +44,7 @@ def engine_of(folder, scheduler: SchedulerConfig | None = None) -> Engine:
     config = EngineConfig(eos_token_ids(str(folder)), 8192, NUM_BLOCKS, scheduler or SchedulerConfig())
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     return Engine(
-        config, tokenizer, DecoderRunner(model, arena), BlockPool(WholeArena(), layout.block_tokens)
+        config, tokenizer, DecoderRunner(model, arena), BlockPool(OwnArena(NUM_BLOCKS), layout.block_tokens)
     )
 
 

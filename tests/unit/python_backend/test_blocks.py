@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.sampling import SamplingParams
-from python_backend.node.pool import Pool, Refused
+from python_backend.node.pool import Pool
 from python_backend.node.quota import ModelQuota
+from python_backend.pool_testing import BooksLessor
 from python_backend.worker.blocks import BlockPool
 from python_backend.worker.prefix import PrefixIdentity
 from python_backend.worker.sequence import Sequence
@@ -43,37 +44,6 @@ class FakeLessor:
 
     def drop(self, blocks) -> None:
         raise AssertionError("nothing was published")
-
-
-class PoolLessor:
-    """The node's own books, without the socket."""
-
-    def __init__(self, pool: Pool, owner: int, model: str = "m") -> None:
-        self._pool, self._owner, self._model = pool, owner, model
-
-    def lease(self, num_blocks: int, tenant: str) -> range | int:
-        first = self._pool.lease(self._owner, self._model, tenant, num_blocks)
-        return first.obtainable_blocks if isinstance(first, Refused) else range(first, first + num_blocks)
-
-    def release(self, blocks: range) -> None:
-        self._pool.release(self._owner, self._model, blocks.start, len(blocks))
-
-    def match(self, digests, tokens: bytes) -> list[int]:
-        return self._pool.match(self._owner, self._model, digests, cut(tokens, len(digests)))
-
-    def publish(self, blocks, digests, tokens: bytes, tenant: str) -> list[bool]:
-        return [
-            self._pool.publish(self._owner, self._model, tenant, block, digest, content)
-            for block, digest, content in zip(blocks, digests, cut(tokens, len(blocks)), strict=True)
-        ]
-
-    def drop(self, blocks) -> None:
-        self._pool.drop(self._owner, self._model, blocks)
-
-
-def cut(tokens: bytes, parts: int) -> list[bytes]:
-    size = len(tokens) // parts
-    return [tokens[start : start + size] for start in range(0, len(tokens), size)]
 
 
 def sequence_of(num_tokens: int, request_id: int = 0) -> Sequence:
@@ -193,7 +163,7 @@ def test_what_is_published_can_be_read_and_what_is_given_back_cannot_be_touched(
     books.add_model("m", 1, ModelQuota())
     memory = RecordingMemory()
     identity = PrefixIdentity("weights", "fp32", "fp32", 4)
-    pool = BlockPool(PoolLessor(books, 1), 4, extent_blocks=2, memory=memory, identity=identity)
+    pool = BlockPool(BooksLessor(books, 1, "m"), 4, extent_blocks=2, memory=memory, identity=identity)
     sequence = sequence_of(6)
     pool.grow(sequence, 6)
     sequence.num_computed = 6

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from contracts.sampling import SamplingParams
 from python_backend.node.pool import Pool
 from python_backend.node.quota import ModelQuota
+from python_backend.pool_testing import BooksLessor, cut_tokens
 from python_backend.worker.blocks import BlockPool
 from python_backend.worker.engine import Engine, EngineConfig
 from python_backend.worker.prefix import PrefixIdentity
 from python_backend.worker.scheduler import SchedulerConfig
-from tests.unit.python_backend.test_blocks import PoolLessor, cut
 from tests.unit.python_backend.test_engine import LetterTokenizer
 
 VOCABULARY = 128
@@ -49,11 +49,11 @@ class BookkeepingRunner:
         return torch.nn.functional.one_hot(torch.tensor(rows, dtype=torch.long), VOCABULARY).float()
 
 
-class MoodyLessor(PoolLessor):
+class MoodyLessor(BooksLessor):
     """Refuses where the mood says so: leases, matches, single blocks that are published."""
 
     def __init__(self, pool: Pool, owner: int, moods: Iterator[bool]) -> None:
-        super().__init__(pool, owner)
+        super().__init__(pool, owner, "m")
         self._moods = moods
 
     def lease(self, num_blocks: int, tenant: str) -> range | int:
@@ -63,7 +63,7 @@ class MoodyLessor(PoolLessor):
         return [] if next(self._moods) else super().match(digests, tokens)
 
     def publish(self, blocks, digests, tokens: bytes, tenant: str) -> list[bool]:
-        offers = zip(blocks, digests, cut(tokens, len(blocks)), strict=True)
+        offers = zip(blocks, digests, cut_tokens(tokens, len(blocks)), strict=True)
         return [
             not next(self._moods) and super(MoodyLessor, self).publish([block], [digest], content, tenant)[0]
             for block, digest, content in offers
