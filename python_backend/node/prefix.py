@@ -8,14 +8,14 @@ goes in the same moment, so a recycled block is never found under an old name (k
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from python_backend.node.errors import PoolInconsistent, ReferenceUnknown
 
 
-@dataclass
+@dataclass(slots=True)
 class PublishedBlock:
     offset: int
     """In the arena, bytes."""
@@ -35,7 +35,7 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._by_digest: dict[bytes, PublishedBlock] = {}
         self._by_offset: dict[int, PublishedBlock] = {}
-        self._held: dict[int, Counter[int]] = {}
+        self._held: defaultdict[int, Counter[int]] = defaultdict(Counter)
         self._cached: OrderedDict[int, PublishedBlock] = OrderedDict()
         """By offset, least recently used first; and the same once more for each region."""
         self._cached_in: dict[int, OrderedDict[int, PublishedBlock]] = {}
@@ -100,7 +100,7 @@ class PrefixIndex:
 
     def drop(self, owner: int, offsets: Iterable[int], now: int) -> None:
         """One reference less on each. Raises ReferenceUnknown; what came before the wrong one is dropped."""
-        held = self._held.get(owner, Counter())
+        held = self._held[owner]
         # The deepest first: of a chain that is out of use, the end is evicted before what leads to it.
         for offset in reversed(list(offsets)):
             if not held[offset]:
@@ -112,11 +112,11 @@ class PrefixIndex:
                 del held[offset]
             self._dereference(self._by_offset[offset], 1, now)
         if not held:
-            self._held.pop(owner, None)
+            del self._held[owner]
 
     def forget(self, owner: int, now: int) -> None:
         """All references of a connection that is gone. Harmless when repeated."""
-        for offset, count in reversed(self._held.pop(owner, Counter()).items()):
+        for offset, count in reversed(self._held.pop(owner, {}).items()):
             self._dereference(self._by_offset[offset], count, now)
 
     def oldest_cached(self) -> PublishedBlock | None:
@@ -162,7 +162,7 @@ class PrefixIndex:
             raise PoolInconsistent("the prefix index names blocks that are not there")
 
     def _reference(self, owner: int, block: PublishedBlock, now: int) -> None:
-        self._held.setdefault(owner, Counter())[block.offset] += 1
+        self._held[owner][block.offset] += 1
         if not block.num_references:
             self._read_by_tenant[block.tenant] += 1
         block.num_references += 1
