@@ -5,7 +5,6 @@ Read by the bridge (which refuses what is wrong) and written by the gateway, so 
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import Any
 
@@ -89,6 +88,8 @@ def check_sampling(values: dict[str, Any]) -> SamplingParams:
         if key in _KNOWN:
             continue
         if key not in _UNSUPPORTED:
+            import difflib  # not above: every stub imports this module, and difflib is 1 ms of its start
+
             near = difflib.get_close_matches(key, (*_KNOWN, *_UNSUPPORTED), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(sorted(_KNOWN))}"
             raise SamplingError(f"unknown sampling key {_shown(key)}{hint}")

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Literal
 
@@ -99,6 +98,8 @@ def default_run_dir() -> Path:
         return Path(given)
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "tidegate"
+    import tempfile  # not above: every stub imports this module, and tempfile is 2 ms of its start
+
     return Path(tempfile.gettempdir()) / f"tidegate-{os.getuid()}"
 
 
