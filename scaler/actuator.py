@@ -8,7 +8,6 @@ at which stubs live, because Triton answers OK to a full reload too.
 from __future__ import annotations
 
 import asyncio
-import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from typing import Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from contracts.stack import Stack
 from scaler import draining, starting
 from scaler import instance_update as update
 from scaler.draining import Say
@@ -25,10 +23,7 @@ from scaler.errors import ConfigDrifted, LoadPending, LoadRefused, UpdateTimeout
 from scaler.finishing import to_its_end
 from scaler.instance_update import InstanceLoad, Plan
 from scaler.model_lock import ModelLock
-from scaler.node_client import NodeClient
 from scaler.starting import EndStubs
-from scaler.stub_processes import end_stubs
-from scaler.triton_client import TritonClient
 
 POLL_S = 0.01
 
@@ -209,26 +204,3 @@ async def prepare_spares(node: Node, model: str, num: int, timeout_s: float, say
     """Warm workers for instances to come; without them the stubs wait for theirs."""
     if not await node.prepare_spares(model, num, timeout_s):
         say(f"{model}: {num} warm workers not ready after {timeout_s:g} s; going on")
-
-
-async def scale(
-    stack: Stack,
-    model: str,
-    num_instances: int,
-    *,
-    on_event: Say,
-    drain_timeout_s: float = Patience.drain_s,
-) -> InstanceChange:
-    """`Actuator.scale` on a running stack."""
-    triton, node = TritonClient(stack.triton_grpc), NodeClient(stack.node_socket)
-    try:
-        actuator = Actuator(
-            triton,
-            node,
-            Path(stack.run_dir),
-            say=on_event,
-            end_stubs=functools.partial(end_stubs, stack.pids["tritonserver"]),
-        )
-        return await actuator.scale(model, num_instances, Patience(drain_s=drain_timeout_s))
-    finally:
-        await asyncio.gather(triton.close(), node.close())

@@ -31,6 +31,10 @@ MAX_RELOADS = 2
 model.py. Triton then has what we sent, so the next one can not, unless a file keeps changing."""
 
 
+LOCK_S = 10.0
+"""For an answer to another scaler that is being written."""
+
+
 class Triton(plain_actuator.Triton, resting.Triton, Protocol):
     """What is needed of Triton; `TritonClient` is one."""
 
@@ -59,6 +63,7 @@ class PlainTarget:
         self._watches: dict[str, Watch] = {}
         self._reloads: dict[str, int] = {}
         self._answers: set[asyncio.Task[None]] = set()
+        self._changing: set[str] = set()
 
     async def counts(self, model: str) -> Counts | None:
         """Also answers another scaler that asks whether this one lives."""
@@ -113,8 +118,17 @@ class PlainTarget:
     async def scale(self, model: str, wanted: int, reason: str) -> ScaleResult:
         """Raises also OwnedByOther, NeverSafe, and UpdateStuck while an earlier update has not ended."""
         self._outstanding.check_free(model)
+        if model in self._changing:
+            raise Busy(f"{model!r} is being changed already; one change at a time")
+        self._changing.add(model)
+        try:
+            return await self._scale(model, wanted)
+        finally:
+            self._changing.discard(model)
+
+    async def _scale(self, model: str, wanted: int) -> ScaleResult:
         started_s = time.monotonic()
-        async with ModelLock(self._run_dir, model, 0):
+        async with ModelLock(self._run_dir, model, LOCK_S):
             config = await self._served(model)
             before = num_instances(config) if config else 0
             if config is not None:
@@ -166,6 +180,7 @@ class PlainTarget:
         load = self._triton.load(model, update.override_json(config, changed), FOR_EVER_S)
         await self._outstanding.send(model, num_instances(changed), load, limits.start_deadline_s)
         self._watch(model).leave(changed)
+        self._configs.forget(model)
         return num_instances(changed), NOTHING_TO_PROVE
 
     def _check_settled(self, model: str) -> None:

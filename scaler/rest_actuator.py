@@ -84,6 +84,7 @@ class RestActuator:
                 await prepare_spares(self._node, model, num_instances, patience.spares_s, self._say)
                 names = await to_its_end(self._load(model, num_instances, lock, patience))
                 await self._wait_attached(model, names, patience)
+                self._configs.forget(model)
         finally:
             del self._starting[model]
         return _change(model, started_s, before=(), after=names)

@@ -49,6 +49,10 @@ class RestingConfigs:
         config: ModelConfig = json_format.Parse(text, ModelConfig())
         return config
 
+    def forget(self, model: str) -> None:
+        """It serves again: its config is Triton's to tell."""
+        self._path(model).unlink(missing_ok=True)
+
     def _path(self, model: str) -> Path:
         return self.folder / f"{model}.json"
 

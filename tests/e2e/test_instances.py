@@ -13,7 +13,8 @@ import pytest
 
 from benchmarks.clients import Streamed, TritonLoad, closed_loop
 from benchmarks.node import node_status, num_spares, wait_until
-from scaler.actuator import InstanceChange, scale
+from scaler.actuator import InstanceChange
+from scaler.by_hand import scale
 from tests.models import chat_text
 from tidegate.testing import RunningStack
 

@@ -332,7 +332,7 @@ def scaling(monkeypatch, write_stack):
             raise outcome["result"]
         return outcome["result"]
 
-    monkeypatch.setattr("scaler.actuator.scale", scale)
+    monkeypatch.setattr("scaler.by_hand.scale", scale)
     return outcome
 
 
