@@ -71,9 +71,13 @@ class PlainTarget:
             config = await self._served(model)
         except (TritonUnreachable, ModelUnknown):
             return None
-        if config is not None and self._outstanding.get(model) is None:
+        if config is not None and not self.has_outstanding(model):
             self._look(config)
         return self._count(model, num_instances(config) if config else 0)
+
+    def has_outstanding(self, model: str) -> bool:
+        """Triton works on an update of it, given up or not."""
+        return self._outstanding.get(model) is not None
 
     def _count(self, model: str, served: int) -> Counts:
         """A removal that was sent can't be taken back, so what it takes is counted as draining at once."""
