@@ -35,6 +35,7 @@ class ScalerStub:
     - INVALID_ARGUMENT: each problem on a line of its own, with key, value and what is allowed; nothing has changed.
     - UNAUTHENTICATED: a token is asked for (`authorization: Bearer TOKEN`); health alone does without.
     - UNAVAILABLE: the state can't be written to disk; nothing has changed.
+    - FAILED_PRECONDITION of a call that changes something: another scaler leads, and is named; say it there.
     """
 
     def __init__(self, channel):
@@ -110,6 +111,7 @@ class ScalerServicer:
     - INVALID_ARGUMENT: each problem on a line of its own, with key, value and what is allowed; nothing has changed.
     - UNAUTHENTICATED: a token is asked for (`authorization: Bearer TOKEN`); health alone does without.
     - UNAVAILABLE: the state can't be written to disk; nothing has changed.
+    - FAILED_PRECONDITION of a call that changes something: another scaler leads, and is named; say it there.
     """
 
     def GetStatus(self, request, context):
@@ -271,6 +273,7 @@ class Scaler:
     - INVALID_ARGUMENT: each problem on a line of its own, with key, value and what is allowed; nothing has changed.
     - UNAUTHENTICATED: a token is asked for (`authorization: Bearer TOKEN`); health alone does without.
     - UNAVAILABLE: the state can't be written to disk; nothing has changed.
+    - FAILED_PRECONDITION of a call that changes something: another scaler leads, and is named; say it there.
     """
 
     @staticmethod

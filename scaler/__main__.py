@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -40,12 +41,24 @@ def main() -> int:
 
 
 async def _serve(config_path: Path) -> None:
-    stopping = asyncio.Event()
+    """Until a signal; one that comes during the start, or while a standby waits, ends that."""
+    serving, told = asyncio.create_task(_run(config_path)), asyncio.Event()
+
+    def on_signal() -> None:
+        if not told.is_set():  # a second cancel would cut the first one's clearing up short
+            told.set()
+            serving.cancel()
+
     for signal_number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(signal_number, stopping.set)
+        asyncio.get_running_loop().add_signal_handler(signal_number, on_signal)
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+
+
+async def _run(config_path: Path) -> None:
     async with ScalerProcess(read_config(config_path), os.environ, say=log.info):
         print(READY_LINE, flush=True)
-        await stopping.wait()
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

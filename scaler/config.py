@@ -10,8 +10,30 @@ import msgspec
 
 from scaler.errors import ConfigInvalid
 from scaler.server import Access
+from scaler.workload import Workload
 
 TOKEN_VARIABLE = "TIDEGATE_SCALER_TOKEN"  # noqa: S105 - the variable's name
+
+
+class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Models whose instances are pods."""
+
+    workloads: dict[str, str]
+    """Model -> "deployment/chat", "statefulset/chat" or PLURAL.VERSION.GROUP/NAME."""
+    namespace: str = "default"
+    kubeconfig: str = ""
+    """"": this pod's service account, else the user's own."""
+    by_keda: bool = False
+    """Pods are KEDA's to change: it is told the number when it asks (keda_address), and nothing is written."""
+    lease: str = ""
+    """Name of the Lease by which several scalers agree on the one that acts; "": this is the only one."""
+
+    def __post_init__(self) -> None:
+        for model, text in self.workloads.items():
+            try:
+                Workload.parse(text, self.namespace)
+            except ValueError as exc:
+                raise ValueError(f"kubernetes.workloads[{model}]: {exc}") from exc
 
 
 class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,9 +46,15 @@ class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     models: list[str] = []
     """Served here: those that the policy does not name are observed."""
 
-    target: Literal["triton", "kubernetes", "dry-run"] = "triton"
-    """What is scaled: instances of one Triton, replicas, or nothing (decisions are told and not carried out)."""
-    triton_grpc: str = ""
+    target: Literal["triton", "kubernetes", "both"] = "triton"
+    """What is scaled: instances of the Triton, pods, or the Triton first and pods for what does not fit there."""
+    kubernetes: KubernetesConfig | None = None
+    dry_run: bool = False
+    """Decisions are told and not carried out."""
+    is_standby: bool = False
+    """Where another scaler keeps its state in state_dir or scales this Triton, wait for its end; else refuse."""
+    triton_grpc: str
+    """Where figures come from, whatever the target."""
     triton_metrics: str = ""
     """Without it the queue in Triton is not seen."""
     node_socket: str = ""
@@ -53,9 +81,15 @@ class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _require(bool(self.state_dir), "state_dir is empty, must name a folder")
         _require(0 <= self.port <= 65535, f"port = {self.port}, must be from 0 to 65535")
         _require(0.05 <= self.tick_s <= 60, f"tick_s = {self.tick_s}, must be from 0.05 to 60")
+        _require(bool(self.triton_grpc), "triton_grpc is empty, must be host:port")
         _require(
-            self.target == "kubernetes" or bool(self.triton_grpc),
-            f"target = {self.target} needs triton_grpc (host:port)",
+            (self.target == "triton") == (self.kubernetes is None),
+            f"target = {self.target} and the section kubernetes: both or neither must be about pods",
+        )
+        by_keda = self.kubernetes is not None and self.kubernetes.by_keda
+        _require(by_keda == bool(self.keda_address), "keda_address and kubernetes.by_keda go together")
+        _require(
+            not (by_keda and self.dry_run), "dry_run = true with by_keda: KEDA acts on whatever it is told"
         )
         _require(
             len(set(self.models)) == len(self.models), f"models = {self.models}, each may stand there once"

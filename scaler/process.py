@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from grpc_reflection.v1alpha import reflection
 
@@ -16,25 +16,31 @@ from scaler.book import Book, WatchedBook
 from scaler.clock import steady_unix_clock
 from scaler.collector import Collector
 from scaler.config import ScalerConfig
-from scaler.errors import ConfigInvalid, GpuUnreadable, PolicyInvalid
+from scaler.errors import GpuUnreadable, NotLeader, OwnedByOther, StateHeld
 from scaler.gpu import GpuMeter
 from scaler.health import Health
+from scaler.keda_server import KedaServer
+from scaler.kept_book import open_book
+from scaler.kubernetes_api import KubernetesApi
+from scaler.leader import Leadership
+from scaler.led import LedBook
 from scaler.loop import Loop
 from scaler.node_client import NodeClient
 from scaler.policy import ModelPolicy
 from scaler.server import server_of
 from scaler.service import ScalerService
-from scaler.store import Store
 from scaler.target import Limits
+from scaler.targets import choose, lead, take_turn
 from scaler.triton_client import TritonClient
 from scaler.triton_metrics import TritonMetrics
-from scaler.triton_target import TritonTarget
 from scaler.wakes import Wakes
 
+STANDBY_S = 0.5
 LAST_WORDS_S = 1.0
 """For calls that are being answered when the scaler stops."""
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 class ScalerProcess:
@@ -46,6 +52,7 @@ class ScalerProcess:
         self._say = say
         self._clock = steady_unix_clock()
         self._parts = contextlib.AsyncExitStack()
+        self._leadership: Leadership | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -62,16 +69,29 @@ class ScalerProcess:
 
     async def _start(self) -> None:
         config, clock, parts = self._config, self._clock, self._parts
-        server, port = server_of(
-            config.access(self._environ)
-        )  # first: nothing is touched if it must not listen
-        book = self._open_book()
+        access = config.access(self._environ)
+        access.check()  # first: nothing is touched by one that must not listen
+        api = self._kubernetes()
+        leadership = lead(config, api, self._say)
+        await self._patiently(lambda: take_turn(leadership, Path(config.state_dir)))
+        book = open_book(
+            Path(config.state_dir), config.policy_path, clock(), check_leads=self._check_leads, say=self._say
+        )
         wakes = Wakes(clock)
         collector = self._collector(wakes, book)
+        chosen = await self._patiently(
+            lambda: choose(
+                config, api, leadership, parts, limits=lambda model: _limits(book, model), say=self._say
+            )
+        )
+        self._leadership = leadership
+        server, port = server_of(access)
+        if chosen.replicas is not None:  # before all else: KEDA asks once what to ask for (keda#7729)
+            await parts.enter_async_context(KedaServer(chosen.replicas, config.keda_address))
         loop = Loop(
-            WatchedBook(book, config.models),
+            LedBook(WatchedBook(book, config.models), leadership),
             collector,
-            self._target(book),
+            chosen.target,
             clock=clock,
             say=self._say,
             tick_s=config.tick_s,
@@ -81,9 +101,9 @@ class ScalerProcess:
             loop,
             clock=clock,
             wakes=wakes,
-            target=f"{config.target} {config.triton_grpc}",
+            target=chosen.words,
             lead_s=loop.start_times.lead_s,
-            problems=lambda: [f"{source}: {why}" for source, why in collector.troubles.items()],
+            problems=lambda: self._problems(collector, leadership),
         )
         name = scaler_pb2.DESCRIPTOR.services_by_name["Scaler"].full_name
         health = Health(name)
@@ -92,34 +112,38 @@ class ScalerProcess:
         reflection.enable_server_reflection((name, health.NAME, reflection.SERVICE_NAME), server)
         await server.start()
         parts.push_async_callback(server.stop, LAST_WORDS_S)
-        self._run(loop.run())
+        self._run(leadership.run())
+        self._run(loop.run())  # ends before leadership is given up
         self._run(health.run(lambda: loop.last_tick_s, config.tick_s, clock))
         parts.push_async_callback(health.stop)
-        self._say(
-            f"scaling {', '.join(book.policy.models) or 'nothing: there is no policy'}; gRPC on port {port}"
-        )
+        scaled = ", ".join(book.policy.models) or "nothing: there is no policy"
+        self._say(f"scaling {scaled}; {chosen.words}; gRPC on port {port}")
 
-    def _open_book(self) -> Book:
-        """As it was kept, with the policy file where that says something new."""
-        store = Store(Path(self._config.state_dir))
-        store.hold()
-        self._parts.callback(store.release)
-        book = Book(store.load(), keep=store.save)
-        path = self._config.policy_path
-        if not path:
-            return book
-        try:
-            if book.follow_file(Path(path).read_text(), self._clock(), path):
-                self._say(f"policy revision {book.revision}, from {path}")
-        except PolicyInvalid as exc:
-            if not book.revision:
-                raise PolicyInvalid([f"{path}: {problem}" for problem in exc.problems]) from exc
-            self._say(f"policy revision {book.revision} stays: {path} is refused: {exc}")
-        except (OSError, UnicodeDecodeError) as exc:
-            if not book.revision:
-                raise ConfigInvalid(f"policy_path {path} can't be read: {exc}") from exc
-            self._say(f"policy revision {book.revision} stays: {path} can't be read: {exc}")
-        return book
+    def _problems(self, collector: Collector, leadership: Leadership) -> list[str]:
+        found = [f"{source}: {why}" for source, why in collector.troubles.items()]
+        return found if leadership.is_leader else [f"{leadership.leader} leads, this scaler watches", *found]
+
+    def _kubernetes(self) -> KubernetesApi | None:
+        if self._config.kubernetes is None:
+            return None
+        api = KubernetesApi(self._config.kubernetes.kubeconfig or None)
+        self._parts.push_async_callback(api.close)
+        return api
+
+    async def _patiently(self, attempt: Callable[[], T]) -> T:
+        """A standby tries until the other scaler is gone."""
+        while True:
+            try:
+                return attempt()
+            except (StateHeld, OwnedByOther):
+                if not self._config.is_standby:
+                    raise
+            await asyncio.sleep(STANDBY_S)
+
+    def _check_leads(self) -> None:
+        """Raises NotLeader. Until the loop begins nobody else can say anything."""
+        if self._leadership is not None and not self._leadership.is_leader:
+            raise NotLeader(f"{self._leadership.leader} leads; say it there, this scaler only watches")
 
     def _collector(self, wakes: Wakes, book: Book) -> Collector:
         config = self._config
@@ -148,19 +172,6 @@ class ScalerProcess:
         except GpuUnreadable:
             return None  # most machines have none; the duty cycle serves
 
-    def _target(self, book: Book) -> TritonTarget:
-        config = self._config
-        target = TritonTarget(
-            config.triton_grpc,
-            Path(config.run_dir or config.state_dir),
-            node_socket=config.node_socket,
-            triton_pid=config.triton_pid,
-            limits=lambda model: _limits(_policy_of(book, model)),
-            say=self._say,
-        )
-        self._parts.push_async_callback(target.close)
-        return target
-
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """In a task; when this ends, it is cancelled and waited for."""
         task = asyncio.create_task(work)
@@ -177,5 +188,6 @@ def _policy_of(book: Book, model: str) -> ModelPolicy:
     return book.policy.models.get(model) or ModelPolicy()
 
 
-def _limits(policy: ModelPolicy) -> Limits:
+def _limits(book: Book, model: str) -> Limits:
+    policy = _policy_of(book, model)
     return Limits(policy.max_instances, policy.drain_timeout_s, policy.start_deadline_s)

@@ -14,6 +14,7 @@ from scaler import replies
 from scaler.book import Book, Listed
 from scaler.errors import (
     AllPaused,
+    NotLeader,
     NotManaged,
     OutOfRange,
     PolicyInvalid,
@@ -40,6 +41,7 @@ CODES: dict[type[ScaleError], grpc.StatusCode] = {
     ReservationTaken: grpc.StatusCode.ALREADY_EXISTS,
     ReservationOfPolicy: grpc.StatusCode.FAILED_PRECONDITION,
     AllPaused: grpc.StatusCode.FAILED_PRECONDITION,
+    NotLeader: grpc.StatusCode.FAILED_PRECONDITION,
     RevisionMoved: grpc.StatusCode.ABORTED,
     StateUnwritable: grpc.StatusCode.UNAVAILABLE,
 }

@@ -6,14 +6,13 @@ never overwritten: what operators have reserved would be gone without a word.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 
 import msgspec
 
 from scaler.book_state import BookState
-from scaler.errors import StateHeld, StateUnreadable, StateUnwritable
+from scaler.errors import StateUnreadable, StateUnwritable
 
 FILE_NAME = "state.json"
 KIND = "tidegate-scaler-state"
@@ -32,29 +31,10 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Store:
-    """One folder's state file. One process at a time writes it."""
+    """One folder's state file. One process at a time writes it: the leader."""
 
     def __init__(self, state_dir: Path) -> None:
         self.path = state_dir / FILE_NAME
-        self._lock = -1
-
-    def hold(self) -> None:
-        """For this process alone, until `release` or the process ends. Raises StateHeld, StateUnwritable."""
-        path = self.path.with_name(".lock")
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise StateHeld(
-                f"another scaler keeps its state in {path.parent}; stop it, or give this one another state_dir"
-            ) from None
-        except OSError as exc:
-            raise self._unwritable(exc) from exc
-
-    def release(self) -> None:
-        os.close(self._lock)
 
     def load(self) -> BookState:
         """An empty book where there is no file yet. Raises StateUnreadable."""
@@ -82,7 +62,10 @@ class Store:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._replace(text)
         except OSError as exc:
-            raise self._unwritable(exc) from exc
+            raise StateUnwritable(
+                f"{self.path} can't be written: {exc.strerror}; nothing was changed, make room or give the scaler "
+                "another state_dir"
+            ) from exc
 
     def _replace(self, text: bytes) -> None:
         aside = self.path.with_name(f".{self.path.name}.new")
@@ -98,12 +81,6 @@ class Store:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-    def _unwritable(self, exc: OSError) -> StateUnwritable:
-        return StateUnwritable(
-            f"{self.path} can't be written: {exc.strerror}; nothing was changed, make room or give the scaler "
-            "another state_dir"
-        )
 
     @property
     def _way_out(self) -> str:

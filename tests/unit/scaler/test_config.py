@@ -13,6 +13,7 @@ from scaler.errors import ConfigInvalid
 
 ELSEWHERE = "0.0.0.0"  # noqa: S104 - nothing binds here
 TLS = {"tls_cert": "/c.pem", "tls_key": "/k.pem"}
+PODS = {"workloads": {"chat": "deployment/chat"}}
 TOKEN = {"TIDEGATE_SCALER_TOKEN": "a-token-of-some-length"}
 
 
@@ -29,7 +30,26 @@ def write(folder: Path, **settings: Any) -> Path:
         ({"state_dir": ""}, "state_dir is empty, must name a folder"),
         ({"port": 65536}, "port = 65536, must be from 0 to 65535"),
         ({"tick_s": 0}, "tick_s = 0.0, must be from 0.05 to 60"),
-        ({"triton_grpc": ""}, "target = triton needs triton_grpc"),
+        ({"triton_grpc": ""}, "triton_grpc is empty, must be host:port"),
+        ({"target": "kubernetes"}, "target = kubernetes and the section kubernetes: both or neither"),
+        ({"kubernetes": PODS}, "target = triton and the section kubernetes: both or neither"),
+        (
+            {"target": "both", "kubernetes": {"workloads": {"chat": "chat"}}},
+            "kubernetes.workloads[chat]: 'chat'",
+        ),
+        (
+            {"target": "both", "kubernetes": PODS | {"by_keda": True}},
+            "keda_address and kubernetes.by_keda go",
+        ),
+        (
+            {
+                "target": "both",
+                "kubernetes": PODS | {"by_keda": True},
+                "keda_address": "x:1",
+                "dry_run": True,
+            },
+            "dry_run = true with by_keda: KEDA acts on whatever it is told",
+        ),
         ({"target": "nomad"}, "Invalid enum value 'nomad'"),
         ({"models": ["chat", "chat"]}, "each may stand there once"),
         ({"token_file": "/nowhere"}, "token_file /nowhere can't be read: No such file"),

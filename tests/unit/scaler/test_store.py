@@ -11,7 +11,7 @@ import pytest
 
 from scaler.book import Book
 from scaler.book_state import BookState
-from scaler.errors import StateHeld, StateUnreadable, StateUnwritable
+from scaler.errors import StateUnreadable, StateUnwritable
 from scaler.policy import Reservation
 from scaler.store import Store
 
@@ -109,17 +109,6 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         made.resume(None, NOON)
     assert made.pause_of("chat") is not None
     assert store.path.read_bytes() == before
-
-
-def test_one_scaler_at_a_time_keeps_its_state_in_a_folder(tmp_path: Path) -> None:
-    """The second one is refused; it may when the first is gone."""
-    first, second = Store(tmp_path), Store(tmp_path)
-    first.hold()
-    with pytest.raises(StateHeld, match="another scaler keeps its state in"):
-        second.hold()
-    first.release()
-    second.hold()
-    second.release()
 
 
 def test_the_file_reads_as_a_person_would_write_it(tmp_path: Path) -> None:
