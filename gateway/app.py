@@ -37,10 +37,10 @@ def build_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         client = triton or _client(config)
-        app.state.gateway = Gateway(config, catalog, client, through.pipeline)
+        gateway = app.state.gateway = Gateway(config, catalog, client, through.pipeline)
         async with through.running():
             yield
-        await client.close()
+            await gateway.close()
 
     app = FastAPI(title="tidegate", lifespan=lifespan, openapi_url=None)
     app.include_router(router)

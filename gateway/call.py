@@ -41,6 +41,7 @@ class Call:
     first_text_s: float | None = None
     """Since `started_s`."""
     is_stream: bool = False
+    is_shadow: bool = False
     trace_id: str = ""
     context: str = ""
     """What context management did to the prompt."""
@@ -96,6 +97,7 @@ class Call:
             duration_s=duration_s,
             trace_id=self.trace_id,
             is_stream=self.is_stream,
+            is_shadow=self.is_shadow,
             context=self.context,
             prompt=self.prompt,
         )

@@ -44,6 +44,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Keys, routes and the call log: sqlite:////path or postgresql://...; "": none of them."""
     requires_keys: bool = False
     """Every call but health needs an API key."""
+    routes_path: str = ""
+    """routes.yaml; looked at once a second. "": routes come from the ledger alone (`tidegate rollout`)."""
     service_limits: dict[str, Limits] = {}
     """Service -> what all its callers together may use."""
     redis_url: str = ""
@@ -62,6 +64,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         _require(
             bool(self.ledger_url) or not self.requires_keys,
             "requires_keys needs a ledger_url: keys lie there",
+        )
+        _require(
+            bool(self.ledger_url) or not self.routes_path,
+            "routes_path needs a ledger_url: revisions lie there",
         )
         for key in ("body_timeout_s", "wake_timeout_s", "call_log_days"):
             _require(getattr(self, key) > 0, f"{key} = {getattr(self, key)}, must be above 0")

@@ -18,6 +18,7 @@ GatewayError
 ├── UpstreamUnavailable 503       nothing serves the model now; try again
 │   ├── ModelNotLoaded            it has no instance in Triton
 │   └── ModelAsleep               it was waited for, and none came in time
+├── ServiceSaturated 503          at its maximum, and the wait for it is over
 ├── LimitsUnavailable 503         their store does not answer, and the gateway is to fail closed
 └── DeadlineExceeded 504
 """
@@ -165,6 +166,12 @@ class UpstreamUnavailable(GatewayError):
     status = 503
     code = "upstream_unavailable"
     retry_after_s = 1
+
+
+class ServiceSaturated(GatewayError):
+    status = 503
+    code = "service_saturated"
+    retry_after_s = 5
 
 
 class LimitsUnavailable(GatewayError):

@@ -26,6 +26,7 @@ from gateway.errors import InvalidRequest, shown
 from gateway.logprobs import TokenLogprob
 from gateway.pipeline import Pipeline
 from gateway.schemas import parse_chat, parse_completion, parse_embedding
+from gateway.shadowing import Shadows
 from gateway.streaming import EventStream, read_body, while_connected
 from gateway.triton_client import GenerateCall, GenerateReply, TritonClient, check_finished, collect
 from gateway.waking import WakingTriton
@@ -59,6 +60,14 @@ class Gateway:
         self.catalog = catalog
         self.triton = triton
         self.started_unix_s = int(time.time())
+        self.shadows = Shadows(catalog, self._generate, pipeline.end)
+
+    async def _generate(self, call: GenerateCall) -> GenerateReply:
+        return await collect(self.triton.generate(call))
+
+    async def close(self) -> None:
+        await self.shadows.close()
+        await self.triton.close()
 
 
 def _gateway(request: Request) -> Gateway:
@@ -78,8 +87,9 @@ async def chat_completions(request: Request) -> Response:
 
     model, (text,), (count,) = await _route(request, "generate", render)
     room = model.room_for(count, "messages")
-    max_tokens = await gateway.pipeline.admit(call, count, min(body.max_tokens or room, room))
+    max_tokens = await _admit(request, count, min(body.max_tokens or room, room))
     asked = _generate_call(request, model, text, body.sampling, max_tokens, body.is_stream)
+    gateway.shadows.send(call, asked, count)
     answer_id, created = _answer_id("chatcmpl", call), int(time.time())
     if body.is_stream:
         chunks = translate.ChatChunks(answer_id, created, call.service, body.include_usage)
@@ -98,12 +108,14 @@ async def completions(request: Request) -> Response:
     call.is_stream = body.is_stream
     model, prompts, counts = await _route(request, "generate", lambda _: body.prompts)
     most = [min(body.max_tokens, model.room_for(count, "prompt")) for count in counts]
-    allowed = await gateway.pipeline.admit(call, sum(counts), sum(most))
+    allowed = await _admit(request, sum(counts), sum(most))
     share = allowed // len(most)
     asked = [
         _generate_call(request, model, prompt, body.sampling, min(num, max(share, 1)), body.is_stream)
         for prompt, num in zip(prompts, most, strict=True)
     ]
+    for one, count in zip(asked, counts, strict=True):
+        gateway.shadows.send(call, one, count)
     answer_id, created = _answer_id("cmpl", call), int(time.time())
     if body.is_stream:
         chunks = translate.CompletionChunks(answer_id, created, call.service, body.include_usage)
@@ -121,7 +133,7 @@ async def embeddings(request: Request) -> Response:
     gateway.pipeline.enter(call, body.model)
     model, texts, counts = await _route(request, "embed", lambda _: body.texts)
     model.check_embeds(counts)
-    await gateway.pipeline.admit(call, sum(counts), None)
+    await _admit(request, sum(counts), None)
     vectors = await while_connected(request, _embed_all(request, model.name, texts))
     return _json(translate.embedding_answer(call.service, vectors, sum(counts), body.is_base64))
 
@@ -203,6 +215,14 @@ async def _route(
     found = await counted(first.model)
     target = gateway.pipeline.route(call, sticky=sticky, num_prompt_tokens=sum(found[2]))
     return found if target.model == first.model else await counted(target.model)
+
+
+async def _admit(request: Request, num_prompt_tokens: int, max_output_tokens: int | None) -> int:
+    """Waits while the service is saturated, if it has to. How many tokens may be generated."""
+    pipeline, call = _gateway(request).pipeline, call_of(request)
+    if pipeline.must_wait(call):
+        await while_connected(request, pipeline.wait_turn(call))
+    return await pipeline.admit(call, num_prompt_tokens, max_output_tokens)
 
 
 def _usage(call: Call, num_prompt_tokens: int, replies: Sequence[GenerateReply]) -> CompletionUsage:

@@ -1,19 +1,28 @@
-"""What the gateway has beside its routes: keys, limits, the call log, each where the configuration says so."""
+"""What the gateway has beside its doors: keys, limits, routes, the call log, as the configuration says."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
 
 from gateway.authentication import Authenticator, KeyRing
 from gateway.config import ConfigError, GatewayConfig
 from gateway.limit_counters import Counters
 from gateway.limiter import Limiter
-from gateway.pipeline import Pipeline, PlainRoutes
+from gateway.pipeline import Pipeline
 from gateway.principal import NO_LIMITS
+from gateway.rollback_watch import RollbackWatch, watch_rollouts
+from gateway.route_table import KIND, RoutesFile, RouteTable
+from gateway.routes import RoutesInvalid
+from gateway.saturation import Saturation
+from gateway.scaler_client import ScalerClient
+from ledger.calls import CallRow
 from ledger.errors import LedgerError
 from ledger.keys import KeyStore
+from ledger.revisions import RevisionStore
 from ledger.store import Store
 from ledger.writer import CallWriter
 
@@ -21,39 +30,77 @@ from ledger.writer import CallWriter
 class Parts:
     """Made before the gateway listens, so that a wrong configuration is told at once; run inside its loop."""
 
-    def __init__(self, config: GatewayConfig, services: Collection[str]) -> None:
+    def __init__(self, config: GatewayConfig, models: Collection[str]) -> None:
         """Raises ConfigError."""
+        self._config = config
         self._store = _open(config)
         self._ring = KeyRing(KeyStore(self._store)) if config.requires_keys and self._store else None
         if self._ring is not None:
             self._ring.refresh()
         self._writer = CallWriter(self._store, keep_days=config.call_log_days) if self._store else None
         self._counters = Counters.in_redis(config.redis_url) if config.redis_url else Counters.in_memory()
+        self._saturation = Saturation()
+        self._watch = RollbackWatch()
+        self.routes = RouteTable(models, is_saturated=self._saturation.is_saturated)
+        self._revisions = RevisionStore(self._store) if self._store else None
+        self._file = self._first_routes(models)
         limiter = Limiter(
             self._counters,
             lambda service: config.service_limits.get(service, NO_LIMITS),
             when_gone=config.limits_when_gone,
         )
         self.pipeline = Pipeline(
-            Authenticator(self._ring),
-            limiter,
-            PlainRoutes(services),
-            self._writer.put if self._writer else lambda row: None,
-            keeps_prompts=config.keeps_prompts,
+            Authenticator(self._ring), limiter, self.routes, self._log, keeps_prompts=config.keeps_prompts
         )
+
+    def _first_routes(self, models: Collection[str]) -> RoutesFile | None:
+        """The latest revision is in force before the first call. Raises ConfigError when it can't be."""
+        if self._revisions is None:
+            return None
+        path = self._config.routes_path
+        file = RoutesFile(Path(path), models, self._revisions) if path else None
+        try:
+            if file is not None:
+                file.look()
+            if (latest := self._revisions.latest(KIND)) is not None:
+                self.routes.put(latest.text, latest.number)
+        except RoutesInvalid as exc:
+            raise ConfigError("\n".join(f"routes: {problem}" for problem in exc.problems)) from exc
+        except (OSError, UnicodeDecodeError, LedgerError) as exc:
+            raise ConfigError(f"routes: {exc}") from exc
+        return file
+
+    def _log(self, row: CallRow) -> None:
+        self._watch.note(row)
+        if self._writer is not None:
+            self._writer.put(row)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Follows what operators change; at the end writes what is still to be written."""
-        following = [asyncio.create_task(self._ring.follow())] if self._ring else []
+        """Follows what operators and the scaler say; at the end writes what is still to be written."""
+        scaler = ScalerClient(self._config.scaler_grpc) if self._config.scaler_grpc else None
+        following = [asyncio.create_task(work) for work in self._to_follow(scaler)]
         try:
             yield
         finally:
             for task in following:
                 task.cancel()
             await asyncio.gather(*following, return_exceptions=True)
+            if scaler is not None:
+                await scaler.close()
             await self._counters.close()
             await asyncio.to_thread(self._close_store)
+
+    def _to_follow(self, scaler: ScalerClient | None) -> Iterator[Coroutine[Any, Any, None]]:
+        if self._ring is not None:
+            yield self._ring.follow()
+        if self._revisions is not None:
+            yield self.routes.follow(self._revisions)
+            yield watch_rollouts(self.routes, self._watch, self._revisions)
+        if self._file is not None:
+            yield self._file.follow()
+        if scaler is not None:
+            yield self._saturation.follow(scaler)
 
     def _close_store(self) -> None:
         if self._writer is not None:

@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from gateway.authentication import Authenticator, require
 from gateway.call import Call
 from gateway.errors import ModelNotFound, shown
 from gateway.limiter import Limiter
+from gateway.route_table import RouteTable
 from gateway.routing import Target
+from gateway.saturation import WaitingRoom
 from ledger.calls import CallRow
 
 logger = logging.getLogger("gateway")
-
-
-class RouteTable(Protocol):
-    """The routes in force."""
-
-    @property
-    def services(self) -> Collection[str]: ...
-
-    def choose(
-        self, service: str, *, tenant: str, session: str, num_prompt_tokens: int
-    ) -> tuple[Target, int]:
-        """Where to, and the revision that says so; the same `session` goes to the same version. Raises GatewayError
-        when nothing can serve it now."""
-        ...
-
-
-class PlainRoutes:
-    """Every served model is a service of its own."""
-
-    def __init__(self, models: Collection[str]) -> None:
-        self._models = models
-
-    @property
-    def services(self) -> Collection[str]:
-        return self._models
-
-    def choose(
-        self, service: str, *, tenant: str, session: str, num_prompt_tokens: int
-    ) -> tuple[Target, int]:
-        return Target(service, service, "only version"), 0
 
 
 class Pipeline:
@@ -64,6 +35,7 @@ class Pipeline:
         self.routes = routes
         self.keeps_prompts = keeps_prompts
         self._log = log
+        self._waiting = WaitingRoom()
 
     def authenticate(self, call: Call, headers: Mapping[str, str]) -> None:
         """Raises KeyMissing, KeyInvalid."""
@@ -87,9 +59,20 @@ class Pipeline:
             call.service,
             tenant=call.principal.tenant,
             session=sticky or call.request_id,
+            is_sticky=sticky is not None,
             num_prompt_tokens=num_prompt_tokens,
         )
         return call.target
+
+    def must_wait(self, call: Call) -> bool:
+        """Is its service saturated, with nothing to degrade to?"""
+        route = self.routes.routes.of(call.service)
+        return route.degrade is None and self.routes.is_saturated(call.service)
+
+    async def wait_turn(self, call: Call) -> None:
+        """Until it need not wait any more. Raises ServiceSaturated."""
+        queue = self.routes.routes.of(call.service).queue
+        await self._waiting.wait(call.service, queue, lambda: self.must_wait(call))
 
     async def admit(self, call: Call, num_prompt_tokens: int, max_output_tokens: int | None) -> int:
         """How many tokens it may generate. Raises what `Limiter.admit` raises."""

@@ -1,4 +1,5 @@
-"""What the gateway asks of the scaler (contracts/scaler.proto): to wake a model, and which models may rest."""
+"""What the gateway asks of the scaler (contracts/scaler.proto): to wake a model, which may rest,
+and which can grow no more."""
 
 from __future__ import annotations
 
@@ -43,6 +44,11 @@ class ScalerClient:
         """Those of `models` that may have no instance by the policy. Raises WakeRefused, ScalerSilent."""
         status = await self._call("GetStatus", scaler_pb2.GetStatusRequest(models=models))
         return {one.model for one in status.models if one.is_managed and one.min_instances == 0}
+
+    async def saturated(self) -> set[str]:
+        """Models at their maximum whose queue still grows. Raises WakeRefused, ScalerSilent."""
+        status = await self._call("GetStatus", scaler_pb2.GetStatusRequest())
+        return {one.model for one in status.models if one.is_saturated}
 
     async def _call(self, method: str, request: Any) -> Any:
         call = getattr(self._stub, method)

@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -257,26 +257,21 @@ class RunningGateway:
 
 
 @asynccontextmanager
-async def running_gateway(triton_address: str, **settings: Any) -> AsyncIterator[RunningGateway]:
-    """Serves `chat` and `embed`, both tiny, from a Triton at that address; stopped at the end."""
+async def running_gateway(
+    triton_address: str, *, more_models: Sequence[str] = (), **settings: Any
+) -> AsyncIterator[RunningGateway]:
+    """Serves `chat` and `embed`, both tiny, and `more_models` like `chat`, from a Triton at that address.
+
+    Stopped at the end."""
     with tempfile.TemporaryDirectory() as name, free_port() as port:
         folder = Path(name)
+        path = str(write_tiny_model(folder / "tiny"))
+        kinds = {"chat": "generate", "embed": "embed", **dict.fromkeys(more_models, "generate")}
         config = {
             "port": port,
             "triton_grpc": triton_address,
             "models": [
-                {
-                    "name": "chat",
-                    "kind": "generate",
-                    "weights": "tiny",
-                    "path": str(write_tiny_model(folder / "c")),
-                },
-                {
-                    "name": "embed",
-                    "kind": "embed",
-                    "weights": "tiny",
-                    "path": str(write_tiny_model(folder / "e")),
-                },
+                {"name": name, "kind": kind, "weights": "tiny", "path": path} for name, kind in kinds.items()
             ],
         }
         config_path, log_path = folder / "gateway.json", folder / "gateway.log"

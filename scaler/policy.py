@@ -14,8 +14,8 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from contracts.checked_yaml import in_words, load_yaml
 from scaler.errors import PolicyInvalid
-from scaler.policy_words import in_words, load_yaml
 
 MAX_INSTANCES = 1000
 """Of one model over all nodes; a node has a limit of its own."""

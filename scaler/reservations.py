@@ -18,10 +18,10 @@ from functools import lru_cache
 
 from pydantic import ValidationError
 
+from contracts.checked_yaml import in_words
 from scaler.decision import Floor
 from scaler.errors import PolicyInvalid
 from scaler.policy import MAX_INSTANCES, WEEKDAYS, Reservation
-from scaler.policy_words import in_words
 
 MARGIN_S = 30.0
 """Beyond the lead time: a start that is a little slower than all those measured is still in time."""

@@ -14,7 +14,20 @@ from typing import Annotated
 
 import typer
 
-from tidegate.commands import bench, chat, doctor, keys, models, pool, scale, scaler, simulate, status, up
+from tidegate.commands import (
+    bench,
+    chat,
+    doctor,
+    keys,
+    models,
+    pool,
+    rollout,
+    scale,
+    scaler,
+    simulate,
+    status,
+    up,
+)
 from tidegate.commands.errors import CommandError
 
 SERVE, TALK, LOOK = "Serve", "Use", "Look and measure"
@@ -61,8 +74,9 @@ def _models(ctx: typer.Context) -> None:
 
 
 @keys.app.callback(invoke_without_command=True)
+@rollout.app.callback(invoke_without_command=True)
 @pool.app.callback(invoke_without_command=True)
-def _keys_and_pool(ctx: typer.Context) -> None:
+def _group(ctx: typer.Context) -> None:
     _help_if_alone(ctx)
 
 
@@ -76,6 +90,7 @@ app.command(rich_help_panel=SERVE)(up.up)
 app.command(rich_help_panel=SERVE)(scale.scale)
 app.add_typer(models.app, name="models", rich_help_panel=SERVE)
 app.add_typer(keys.app, name="keys", rich_help_panel=SERVE)
+app.add_typer(rollout.app, name="rollout", rich_help_panel=SERVE)
 app.command(rich_help_panel=TALK)(chat.chat)
 app.command(rich_help_panel=LOOK)(doctor.doctor)
 app.command(rich_help_panel=LOOK)(status.status)

@@ -59,6 +59,8 @@ class Settings:
     ledger_url: str = ""
     """Keys, routes and the call log: sqlite:////path or postgresql://...; "": RUN_DIR/ledger.db, which may not
     outlive a reboot."""
+    routes: Path | None = None
+    """routes.yaml, looked at once a second; None: routes come from the ledger alone (`tidegate rollout`)."""
     requires_keys: bool = False
     """Every call but health needs an API key (`tidegate keys create`)."""
     redis_url: str = ""
@@ -97,6 +99,10 @@ class Settings:
             check_range(name, getattr(self, name), 3, 86400)
         if self.requires_keys and not self.with_gateway:
             raise SettingsInvalid("requires_keys = True, but keys are the gateway's; leave out --no-gateway")
+        if self.routes is not None and not self.with_gateway:
+            raise SettingsInvalid(
+                f"routes = {self.routes}, but routes are the gateway's; leave out --no-gateway"
+            )
         self._check_ports_differ()
         self._check_models()
 
@@ -216,6 +222,7 @@ _READERS: dict[str, Callable[[str, str], object]] = {
     "policy": _read_path,
     "scaler_state_dir": _read_path,
     "ledger_url": _read_str,
+    "routes": _read_path,
     "requires_keys": _read_bool,
     "redis_url": _read_str,
     "keeps_prompts": _read_bool,

@@ -236,6 +236,7 @@ class Launcher:
             "drain_grace_s": max(1, int(self._settings.stop_timeout_s)),
             "scaler_grpc": self._scaler_address if self._settings.with_scaler else "",
             "ledger_url": self._settings.ledger_url_used,
+            "routes_path": str(self._settings.routes.absolute()) if self._settings.routes else "",
             "requires_keys": self._settings.requires_keys,
             "redis_url": self._settings.redis_url,
             "keeps_prompts": self._settings.keeps_prompts,

@@ -12,7 +12,7 @@ from tidegate.commands.options import RunDirOption, parse_counts, parse_size, re
 
 _PORTS = "Ports and addresses"
 _RESOURCES = "Memory and processors"
-_GATEWAY = "Keys, limits, call log"
+_GATEWAY = "Keys, limits, routes, call log"
 _SCALING = "Scaling"
 
 
@@ -91,6 +91,15 @@ def up(
             metavar="URL",
             help="Keys, routes and the call log: sqlite:////path or postgresql://... (default: a file in the run "
             "directory).",
+            rich_help_panel=_GATEWAY,
+        ),
+    ] = None,
+    routes: Annotated[
+        Path | None,
+        typer.Option(
+            "--routes",
+            metavar="FILE",
+            help="Versions, percentages and special targets of the services (YAML); reloaded when it changes.",
             rich_help_panel=_GATEWAY,
         ),
     ] = None,
@@ -207,6 +216,7 @@ def up(
         policy=policy,
         scaler_state_dir=scaler_state_dir,
         ledger_url=ledger_url,
+        routes=routes,
         requires_keys=requires_keys,
         redis_url=redis_url,
         keeps_prompts=keeps_prompts,

@@ -11,8 +11,9 @@ from gateway.call import Call
 from gateway.errors import ClientGone, Forbidden, LimitExceeded, ModelNotFound, UpstreamFailed
 from gateway.limit_counters import Counters
 from gateway.limiter import Limiter
-from gateway.pipeline import Pipeline, PlainRoutes
+from gateway.pipeline import Pipeline
 from gateway.principal import Limits, Principal
+from gateway.route_table import RouteTable
 from ledger.calls import CallRow
 
 WHO = Principal("tg_a", "acme", frozenset({"infer"}), limits=Limits(tokens_per_min=1000))
@@ -26,7 +27,7 @@ class Rig:
     def __post_init__(self) -> None:
         limiter = Limiter(Counters.in_memory())
         self.pipeline = Pipeline(
-            Authenticator(None), limiter, PlainRoutes(["chat", "embed"]), self.rows.append
+            Authenticator(None), limiter, RouteTable(["chat", "embed"]), self.rows.append
         )
 
     async def begun(self, who: Principal = WHO, prompt: int = 100, output: int = 500) -> Call:
