@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
 CONSTRAINTS ?= constraints-cpu.txt
-EXTRAS ?= embedded,loadtest,kubernetes,redis,dev
+EXTRAS ?= embedded,loadtest,kubernetes,redis,parquet,dev
 
 .DEFAULT_GOAL := help
 .PHONY: help venv run test check proto soak

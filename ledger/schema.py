@@ -16,7 +16,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
-    text,
+    literal_column,
 )
 
 VERSION = 1
@@ -71,9 +71,10 @@ Index("tidegate_calls_tenant", calls.c.tenant, calls.c.started_unix_s)
 Index("tidegate_calls_key", calls.c.key_id, calls.c.started_unix_s)
 Index("tidegate_calls_request", calls.c.request_id)
 # Partial: few rows have a trace, and fewer an error.
-_has_trace, _is_error = calls.c.trace_id != text("''"), calls.c.outcome == text("'error'")
-Index("tidegate_calls_trace", calls.c.trace_id, sqlite_where=_has_trace, postgresql_where=_has_trace)
-Index("tidegate_calls_errors", calls.c.started_unix_s, sqlite_where=_is_error, postgresql_where=_is_error)
+HAS_TRACE = calls.c.trace_id != literal_column("''")
+IS_ERROR = calls.c.outcome == literal_column("'error'")
+Index("tidegate_calls_trace", calls.c.trace_id, sqlite_where=HAS_TRACE, postgresql_where=HAS_TRACE)
+Index("tidegate_calls_errors", calls.c.started_unix_s, sqlite_where=IS_ERROR, postgresql_where=IS_ERROR)
 
 writers = Table(
     "tidegate_call_writers",

@@ -14,6 +14,7 @@ come back. The database itself stays whole in every case. SQLite's WAL needs sha
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -31,6 +32,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from ledger import schema
 from ledger.errors import LedgerUnavailable, LedgerUnreadable, UrlInvalid
 
+FILE_NAME = "ledger.db"
+"""In the stack's folder, unless a URL is set."""
 BUSY_TIMEOUT_S = 5.0
 """How long a change waits for another process's."""
 _SCHEMA_LOCK = 0x7469_6465
@@ -200,6 +203,8 @@ def _make_private(path: Path) -> None:
 def _on_sqlite_connect(connection: sqlite3.Connection, record: object) -> None:
     # Transactions begin where we say, not where the driver guesses.
     connection.isolation_level = None
+    # The library of some builds of SQLite lacks it; PostgreSQL has it always.
+    connection.create_function("floor", 1, math.floor, deterministic=True)
     (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
     if mode != "wal":
         raise sqlite3.OperationalError(f"its file system can't do WAL (journal_mode is {mode})")

@@ -16,6 +16,7 @@ import typer
 
 from tidegate.commands import (
     bench,
+    calls,
     chat,
     doctor,
     keys,
@@ -94,6 +95,7 @@ app.add_typer(rollout.app, name="rollout", rich_help_panel=SERVE)
 app.command(rich_help_panel=TALK)(chat.chat)
 app.command(rich_help_panel=LOOK)(doctor.doctor)
 app.command(rich_help_panel=LOOK)(status.status)
+app.add_typer(calls.app, name="calls", rich_help_panel=LOOK)
 app.add_typer(pool.app, name="pool", rich_help_panel=LOOK)
 app.add_typer(scaler.app, name="scaler", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(simulate.simulate)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from contracts.stack import default_run_dir
 from tidegate.commands.errors import CommandError
 from tidegate.commands.running import find_stack
 
@@ -29,16 +30,22 @@ LedgerOption = Annotated[
 
 
 def ledger_url_of(given: str | None, run_dir: Path | None) -> str:
-    """The option, else the environment, else the running stack's. Raises CommandError."""
+    """The option, else the environment, else the running stack's, else what one has left. Raises CommandError."""
+    from ledger.store import FILE_NAME, sqlite_url
+
     url = given or os.environ.get(LEDGER_VARIABLE)
     if url:
         return url
     stack = find_stack(run_dir)
-    if stack is None or not stack.ledger_url:
-        raise CommandError(
-            f"which ledger? No stack with a gateway runs here: give --ledger-url, or set {LEDGER_VARIABLE}"
-        )
-    return stack.ledger_url
+    if stack is not None and stack.ledger_url:
+        return stack.ledger_url
+    left = (run_dir or default_run_dir()) / FILE_NAME
+    if left.exists():
+        return sqlite_url(left)
+    raise CommandError(
+        f"which ledger? No stack with a gateway runs here, and {left} is none: give --ledger-url or --run-dir, or "
+        f"set {LEDGER_VARIABLE}"
+    )
 
 
 @contextlib.contextmanager
