@@ -17,12 +17,9 @@ class TritonWindow:
         self._pending = Gauge(spans.longest_s)
 
     def take(self, look: Look) -> bool:
-        is_reloaded = look.counters is not None and not self._counters.add(look.at_s, look.counters)
-        if is_reloaded:
-            self._pending.clear()
         if look.pending is not None:
             self._pending.add(look.at_s, look.pending)
-        return is_reloaded
+        return look.counters is not None and not self._counters.add(look.at_s, look.counters)
 
     def busy(self, num_ready: int) -> Figure:
         """Instances at work, mean over the window."""

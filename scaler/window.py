@@ -76,8 +76,6 @@ class Counters:
             if snapshot.at_s > newest.at_s - seconds:
                 break
             base = snapshot
-        if base is newest:
-            base = self._snapshots[-2]
         risen = {name: value - base.values.get(name, 0.0) for name, value in newest.values.items()}
         return Rise(newest.at_s, newest.at_s - base.at_s, risen)
 
@@ -104,9 +102,6 @@ class Gauge:
         self._samples.append((at_s, value))
         while self._samples[0][0] < at_s - self._keep_s:
             self._samples.popleft()
-
-    def clear(self) -> None:
-        self._samples.clear()
 
     @property
     def newest_s(self) -> float | None:

@@ -71,6 +71,30 @@ async def test_utilization_is_a_share_of_the_instances_that_are_ready_now():
     assert (await made.look(ready=4)).utilization == good(0.5)
 
 
+async def test_work_of_instances_that_are_gone_is_not_more_than_all():
+    """3 of 4 were busy, then 2 are left: the 2 are busy, not one and a half times."""
+    made, model = rig()
+    await made.look(ready=4)
+    model.execute(1, 0.1, times=30)
+    assert (await made.look(ready=2)).utilization == good(1.0)
+
+
+async def test_no_work_over_no_instances_is_no_load():
+    """The last instance has just gone, Triton still answers: idle, so scale to zero goes on."""
+    made, _ = rig()
+    await made.look(ready=1)
+    assert (await made.look(ready=0)).utilization == Reading(Quality.IDLE)
+
+
+async def test_requests_that_failed_have_arrived_too():
+    """10 answered and 5 failed in 1 s: 15."""
+    made, model = rig()
+    await made.look()
+    model.execute(1, 0.01, times=10)
+    model.stats.inference_stats.fail.count += 5
+    assert (await made.look()).arrivals_per_s == good(15)
+
+
 async def test_a_late_look_is_measured_over_the_time_that_passed():
     """2 s of work, looked at after 4 s instead of 1: 0.5."""
     made, model = rig()
@@ -227,6 +251,32 @@ async def test_a_generate_model_is_measured_by_its_places():
     assert signals.busy_s_per_request == good(1.5 / 4)
 
 
+async def test_an_instance_over_its_cap_does_not_fill_another_ones_places():
+    """96 in flight of 64 on one and none on the other: half of the places, and another model's are no matter."""
+    made, _ = rig(decoupled=True)
+    made.node.serve("slow")
+    made.node.attach("slow", "slow-0", in_flight=96, num_running=96)
+    made.node.attach("slow", "slow-1")
+    made.node.attach("other", "other-0", in_flight=64)
+    signals = await made.look(ready=2)
+    assert signals.utilization == good(0.5)
+    assert signals.concurrency == good(96)
+
+
+async def test_a_queue_that_does_not_move_has_waited_since_it_last_did():
+    """64 streams run, 36 wait, and none has landed for 5 s: 5 s of queue time; 36 more arrived in the last look."""
+    made, model = rig(decoupled=True)
+    made.node.serve("slow")
+    made.node.attach("slow", "slow-0", in_flight=64, num_running=64, landed=64)
+    await made.look()
+    model.pending = 36
+    assert (await made.look()).arrivals_per_s == good(36)
+    for _ in range(4):
+        signals = await made.look()
+    assert signals.queue_time_s == good(5.0)
+    assert signals.queue == good(36)
+
+
 async def test_an_instance_that_drains_is_no_capacity_of_a_generate_model():
     """One serving half full, one draining full: 0.5 of the one that is ready."""
     made, _ = rig(decoupled=True)
@@ -247,6 +297,15 @@ async def test_kv_occupancy_is_of_what_the_model_could_have_and_a_refusal_is_ful
     for _ in range(6):
         signals = await made.look()
     assert signals.kv_occupancy == good(0.25)
+
+
+async def test_cached_blocks_that_nobody_reads_are_not_occupied():
+    """10 blocks leased, 30 published of which 20 are cached, 80 usable: 20 of 100."""
+    made, _ = rig(decoupled=True)
+    entry = made.node.serve("slow")
+    entry.kv_leased_bytes, entry.kv_published_bytes, entry.kv_cached_bytes = 10_000, 30_000, 20_000
+    entry.usable_blocks = 80
+    assert (await made.look()).kv_occupancy == good(0.2)
 
 
 async def test_a_dead_node_makes_a_generate_model_unknown_and_never_idle():
