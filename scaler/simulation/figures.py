@@ -11,7 +11,7 @@ import numpy as np
 
 from scaler.simulation.fleet import Change
 from scaler.simulation.queueing import Waits
-from scaler.simulation.traces import Floats
+from scaler.simulation.trace import Floats
 
 FLIP_WITHIN_S = 300.0
 DAY_S, WEEK_S = 86400.0, 7 * 86400.0

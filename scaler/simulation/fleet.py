@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import bisect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,15 +19,23 @@ class Change(NamedTuple):
     reason: str
 
 
+class Start(NamedTuple):
+    """An instance on its way."""
+
+    ready_at_s: float
+    takes_s: float
+
+
 @dataclass
 class Fleet:
     """`wish` decides nothing: it does what the policy said, at once."""
 
     queue: Queue
-    startup_s: float
+    startup_s: Callable[[], float]
+    """Of the next instance."""
     ready: int = 0
-    starting: deque[float] = field(default_factory=deque)
-    """When each one will serve, the earliest first."""
+    starting: list[Start] = field(default_factory=list)
+    """Those that serve first come first."""
     draining: list[float] = field(default_factory=list)
     """When each one will be gone."""
     changes: list[Change] = field(default_factory=list)
@@ -45,32 +54,31 @@ class Fleet:
         self.ready = num_instances
         self.queue.resize(num_instances, 0.0)
 
-    def settle(self, now: float) -> int:
-        """Those whose start-up time is over serve, so many; those that have drained are gone."""
+    def settle(self, now: float) -> list[Start]:
+        """Those whose start-up time is over serve, and are told; those that have drained are gone."""
         if self.draining:
             self.draining = [until_s for until_s in self.draining if until_s > now]
-        if not self.starting or self.starting[0] > now:
-            return 0
-        before = self.ready
-        while self.starting and self.starting[0] <= now:
-            self.starting.popleft()
-            self.ready += 1
+        if not self.starting or self.starting[0].ready_at_s > now:
+            return []
+        done = [start for start in self.starting if start.ready_at_s <= now]
+        del self.starting[: len(done)]
+        self.ready += len(done)
         self.queue.resize(self.ready, now)
-        return self.ready - before
+        return done
 
     def wish(self, num_instances: int, now: float, reason: str) -> None:
         before = self.total
         if num_instances == before:
             return
         self.changes.append(Change(now, before, num_instances, reason))
-        if num_instances > before:
-            self.starting.extend([now + self.startup_s] * (num_instances - before))
-            return
-        fewer = before - num_instances
-        # The newest that does not serve yet goes first: it costs nothing (ray#43034).
-        while fewer and self.starting:
-            self.starting.pop()
-            fewer -= 1
+        for _ in range(num_instances - before):
+            takes_s = self.startup_s()
+            bisect.insort(self.starting, Start(now + takes_s, takes_s))
+        fewer = max(0, before - num_instances)
+        # What would serve last goes first: nobody misses it (ray#43034).
+        num_kept = max(0, len(self.starting) - fewer)
+        fewer -= len(self.starting) - num_kept
+        del self.starting[num_kept:]
         if fewer:
             self.ready -= fewer
             self.draining.extend(self.queue.resize(self.ready, now))

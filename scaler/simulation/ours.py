@@ -15,7 +15,7 @@ from scaler.demand import measure
 from scaler.forecast import Forecaster
 from scaler.observation import Counts, Observation, Reading, Signals
 from scaler.policy import ModelPolicy
-from scaler.simulation.rivals import Seen, Setting, Wish
+from scaler.simulation.rival import Seen, Setting, Wish
 from scaler.start_times import StartTimes
 
 MODEL = "model"

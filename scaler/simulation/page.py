@@ -15,10 +15,11 @@ from string import Template
 import numpy as np
 
 from scaler.simulation.figures import Figures
-from scaler.simulation.plot import LEFT, RIGHT, Span, draw, moment_text
+from scaler.simulation.plot import LEFT, RIGHT, draw
 from scaler.simulation.queueing import Capacity
 from scaler.simulation.replay import Run
-from scaler.simulation.traces import Floats
+from scaler.simulation.series import Span, moment_text
+from scaler.simulation.trace import Floats
 
 TEMPLATE = Path(__file__).with_name("page.html")
 NUM_COLUMNS = 1000

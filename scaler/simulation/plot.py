@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +21,17 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from scaler.simulation.figures import Figures
 from scaler.simulation.queueing import Capacity
 from scaler.simulation.replay import Run
-from scaler.simulation.traces import Floats, Trace
+from scaler.simulation.series import (
+    NUM_COLUMNS,
+    Span,
+    columns_of,
+    cut,
+    moment_text,
+    needed_per_minute,
+    steps_of,
+)
+from scaler.simulation.trace import Floats, Trace
 
-NUM_COLUMNS = 1500
-"""Points across: about one a pixel. Of what falls into one, the load's mean and the queue's maximum are drawn."""
 INCHES_WIDE, LOAD_INCHES, POLICY_INCHES, GAP_INCHES = 14.0, 1.3, 2.0, 0.42
 LEFT, RIGHT = 0.06, 0.985
 """Of the axes, as shares of the picture's width."""
@@ -35,18 +40,6 @@ OUT, IN, QUIET = "#1e8e3e", "#b06000", "#5f6368"
 TICK_STEPS_S = (60, 300, 600, 1800, 3600, 3 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400)
 MANY_CHANGES = 400
 """From so many on triangles would hide what they mark: they are drawn small and pale."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """The part of the trace that is drawn, in seconds from its beginning."""
-
-    from_s: float
-    to_s: float
-
-    @classmethod
-    def whole(cls, trace: Trace) -> Span:
-        return cls(0.0, trace.length_s)
 
 
 def save_png(path: Path, runs: Sequence[Run], capacity: Capacity, span: Span) -> None:
@@ -74,7 +67,7 @@ def draw(runs: Sequence[Run], capacity: Capacity, span: Span) -> Figure:
     _draw_load(top, trace, span)
     axes = [top]
     needed = needed_per_minute(trace, capacity, span)
-    most = max([needed[1].max(), *(_cut(run, run.wanted, span).max() for run in runs)])
+    most = max([needed[1].max(), *(cut(run, run.wanted, span).max() for run in runs)])
     for row, run in enumerate(runs, 1):
         pair = grid[row].subgridspec(2, 1, height_ratios=(3, 1), hspace=0.12)
         axes += [figure.add_subplot(pair[index], sharex=top) for index in range(2)]
@@ -83,48 +76,6 @@ def draw(runs: Sequence[Run], capacity: Capacity, span: Span) -> Figure:
     _label_time(axes, trace, span)
     _head(figure, runs[0])
     return figure
-
-
-def needed_per_minute(trace: Trace, capacity: Capacity, span: Span) -> tuple[Floats, Floats]:
-    """What each minute needs at 70 %; the most of several where there are more minutes than columns."""
-    step_s = 60.0 * max(1, round((span.to_s - span.from_s) / 60.0 / NUM_COLUMNS))
-    at_s = np.arange(span.from_s, span.to_s, step_s)
-    within = np.arange(0.0, step_s, 60.0)
-    last_s = trace.length_s - 1e-6
-    counts = [max(capacity.needed(trace.rate_at(min(at + off, last_s))) for off in within) for at in at_s]
-    return at_s, np.array(counts, dtype=np.float64)
-
-
-def steps_of(run: Run, span: Span) -> tuple[Floats, Floats, Floats]:
-    """Moments at which something changes, with what is ready and what is wanted from then on."""
-    ready, wanted = _cut(run, run.ready, span), _cut(run, run.wanted, span)
-    moved = np.flatnonzero(np.diff(ready) + 1000.0 * np.diff(wanted)) + 1
-    kept = np.unique(np.concatenate(([0], moved, [len(ready) - 1])))
-    return span.from_s + kept * run.tick_s, ready[kept], wanted[kept]
-
-
-def columns_of(run: Run, values: Floats, span: Span) -> tuple[Floats, Floats]:
-    """The maximum of each column."""
-    cut = _cut(run, values, span)
-    per = max(1, len(cut) // NUM_COLUMNS)
-    whole = max(1, len(cut) // per)
-    return span.from_s + np.arange(whole) * per * run.tick_s, cut[: whole * per].reshape(whole, per).max(
-        axis=1
-    )
-
-
-def moment_text(trace: Trace, at_s: float) -> str:
-    """The trace's own clock where it has one, else hours and minutes from its beginning."""
-    if trace.start_unix_s:
-        return datetime.fromtimestamp(trace.start_unix_s + at_s, UTC).strftime("%a %d %b %H:%M")
-    minutes = int(at_s // 60)
-    days = f"day {minutes // 1440 + 1}, " if trace.length_s > 1.5 * 86400 else ""
-    return f"{days}{minutes // 60 % 24:02d}:{minutes % 60:02d}"
-
-
-def _cut(run: Run, values: Floats, span: Span) -> Floats:
-    first = int(span.from_s // run.tick_s)
-    return values[first : max(first + 1, round(span.to_s / run.tick_s))]
 
 
 def _draw_load(axes: Axes, trace: Trace, span: Span) -> None:

@@ -10,14 +10,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 
+from scaler.simulation.arrival_queue import ArrivalQueue
 from scaler.simulation.figures import DAY_S, WEEK_S, Figures, count_flips, started_within, wait_percentiles
 from scaler.simulation.fleet import Change, Fleet
-from scaler.simulation.queueing import PEAK_INSTANCES, Capacity, Served, Waits, queue_for
-from scaler.simulation.rivals import Rival, Seen, Setting
-from scaler.simulation.traces import Floats, Trace
+from scaler.simulation.fluid_queue import FluidQueue
+from scaler.simulation.queueing import PEAK_INSTANCES, Capacity, Queue, Served, Waits
+from scaler.simulation.rival import Rival, Seen, Setting
+from scaler.simulation.trace import SEED, Floats, Trace
 
 TICK_S = 5.0
 WINDOW_S = 15.0
@@ -42,19 +45,19 @@ class Run:
     figures: Figures
 
 
-def replay(
-    trace: Trace,
-    rival: Rival,
-    startup_s: float,
-    *,
-    tick_s: float = TICK_S,
-    peak_instances: float = PEAK_INSTANCES,
-    capacity: Capacity | None = None,
-) -> Figures:
+class Options(TypedDict, total=False):
+    """Of `run`, each with its default there."""
+
+    tick_s: float
+    peak_instances: float
+    capacity: Capacity
+    startup_sigma: float
+    seed: int
+
+
+def replay(trace: Trace, rival: Rival, startup_s: float, **options: Unpack[Options]) -> Figures:
     """What `rival` makes of `trace` when a new instance takes `startup_s` to serve."""
-    return run(
-        trace, rival, startup_s, tick_s=tick_s, peak_instances=peak_instances, capacity=capacity
-    ).figures
+    return run(trace, rival, startup_s, **options).figures
 
 
 def run(
@@ -65,12 +68,19 @@ def run(
     tick_s: float = TICK_S,
     peak_instances: float = PEAK_INSTANCES,
     capacity: Capacity | None = None,
+    startup_sigma: float = 0.0,
+    seed: int = SEED,
 ) -> Run:
-    """As `replay`, with the course. `capacity`: what an instance does, instead of sizing it by the trace's peak."""
+    """As `replay`, with the course.
+
+    `capacity`: what an instance does, instead of sizing it by the trace's peak. `startup_sigma`: start-up times are
+    log-normal with that sigma, their median `startup_s`. `seed`: of these, and of how bins become ticks.
+    """
     capacity = capacity or Capacity.for_peak(trace, peak_instances)
-    queue = queue_for(trace, tick_s, capacity)
-    own_startup_s = startup_s if rival.startup_s is None else rival.startup_s
-    fleet = Fleet(queue, own_startup_s)
+    queue = _queue_for(trace, tick_s, capacity, seed)
+    median_s = startup_s if rival.startup_s is None else rival.startup_s
+    chance = np.random.default_rng(seed)
+    fleet = Fleet(queue, lambda: median_s * math.exp(startup_sigma * chance.standard_normal()))
     fleet.begin(rival.begin(Setting(trace, capacity, capacity.needed(trace.rate_at(0.0)))))
 
     num_ticks = trace.num_ticks(tick_s)
@@ -79,8 +89,8 @@ def run(
     rows = np.empty((num_ticks, 6))
     for tick in range(num_ticks):
         now = tick * tick_s
-        for _ in range(fleet.settle(now)):
-            rival.started(own_startup_s)
+        for start in fleet.settle(now):
+            rival.started(start.takes_s)
         served = queue.advance()
         rows[tick] = (served.arrived, fleet.ready, fleet.total, fleet.paid, served.queue, served.busy_s)
         window.add(served, fleet.ready)
@@ -105,6 +115,12 @@ def run(
         waits,
         figures,
     )
+
+
+def _queue_for(trace: Trace, tick_s: float, capacity: Capacity, seed: int) -> Queue:
+    if trace.arrivals_s is None:
+        return FluidQueue(trace.per_tick(tick_s, seed), tick_s, capacity)
+    return ArrivalQueue(trace.arrivals_s, tick_s, capacity)
 
 
 class _Window:

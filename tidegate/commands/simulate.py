@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from scaler.simulation.figures import Figures
     from scaler.simulation.ours import Ours
-    from scaler.simulation.plot import Span
     from scaler.simulation.queueing import Capacity
     from scaler.simulation.replay import Run
-    from scaler.simulation.rivals import Rival
-    from scaler.simulation.traces import Trace
+    from scaler.simulation.rival import Rival
+    from scaler.simulation.series import Span
+    from scaler.simulation.trace import Trace
 
 PICTURES = (".png", ".html")
 DEFAULT_RIVALS = ("static-peak", "thresholds", "hpa-like", "oracle")
@@ -72,6 +72,7 @@ def simulate(
             "--batch-gain", min=1.0, max=1000.0, help="What full batches do over one request at a time."
         ),
     ] = 1.0,
+    max_batch: Annotated[int, typer.Option("--max-batch", min=1, help="Of a full batch, with a gain.")] = 8,
     tick_s: Annotated[
         float, typer.Option("--tick-s", min=0.1, max=60.0, help="How often the scaler looks.")
     ] = 5.0,
@@ -100,7 +101,9 @@ def simulate(
     rivals = _rivals(DEFAULT_RIVALS if compare is None else compare)
     load = _load(trace)
     span = _span(load, from_h, to_h)
-    capacity = Capacity.for_peak(load, peak_instances, batch_gain)
+    if batch_gain > max_batch:
+        raise BadOption(f"--batch-gain = {batch_gain:g}, must be at most --max-batch = {max_batch}")
+    capacity = Capacity.for_peak(load, peak_instances, batch_gain=batch_gain, max_batch=max_batch)
     _warn(ours, capacity.needed(load.peak_per_s()))
     runs = [_replayed(load, rival, startup_s, tick_s, capacity) for rival in (ours, *rivals)]
     if plot is not None:
@@ -153,16 +156,17 @@ def _rivals(names: Sequence[str]) -> list[Rival]:
 
 
 def _load(name: str) -> Trace:
-    from scaler.simulation import traces
+    from scaler.simulation.trace import TraceError
+    from scaler.simulation.traces import load
 
     try:
-        return traces.load(name)
-    except traces.TraceError as exc:
+        return load(name)
+    except TraceError as exc:
         raise CommandError(str(exc)) from exc
 
 
 def _span(load: Trace, from_h: float, to_h: float | None) -> Span:
-    from scaler.simulation.plot import Span
+    from scaler.simulation.series import Span
 
     to_s = load.length_s if to_h is None else min(load.length_s, 3600.0 * to_h)
     if 3600.0 * from_h >= to_s:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scaler.simulation.arrival_queue import ArrivalQueue
 from scaler.simulation.figures import started_within, wait_percentiles
-from scaler.simulation.queueing import ArrivalQueue, Capacity, FluidQueue, Queue
-from scaler.simulation.traces import of_counts
+from scaler.simulation.fluid_queue import FluidQueue
+from scaler.simulation.queueing import Capacity, Queue
+from scaler.simulation.trace import of_counts
 
 TICK_S = 5.0
 
@@ -115,6 +117,38 @@ def test_an_instance_that_goes_finishes_what_it_has():
     queue.advance()
 
     assert sorted(queue.resize(0, 5.0)) == [5.0, 8.0]
+
+
+def test_a_batch_takes_what_waits_and_costs_less_than_each_alone():
+    """Batches of 4 do twice what single requests do, 4 a second: one alone 0.5 s, four together 1 s."""
+    capacity = Capacity(4.0, batch_gain=2.0, max_batch=4)
+    queue = ArrivalQueue(np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.45]), TICK_S, capacity)
+    queue.resize(1, 0.0)
+
+    served = queue.advance()
+
+    assert [capacity.service_s(1), capacity.service_s(4)] == pytest.approx([0.5, 1.0])
+    assert queue.waits().waits_s.tolist() == pytest.approx([0.0, 0.4, 0.3, 0.2, 0.1, 1.05])
+    assert served.busy_s == pytest.approx(0.5 + 1.0 + 0.5)
+
+
+def test_a_gain_beyond_the_batch_is_refused():
+    """Batches of 4 can't do 5 times what single requests do."""
+    with pytest.raises(ValueError, match="batch_gain = 5, must be from 1 to max_batch = 4"):
+        Capacity(1.0, batch_gain=5.0, max_batch=4)
+
+
+@pytest.mark.parametrize("gain", [1.0, 3.0])
+def test_both_queues_do_the_same_at_most(gain: float):
+    """An hour of 12 a second before two instances of 5 a second: 10 a second are begun."""
+    capacity = Capacity(5.0, batch_gain=gain, max_batch=8)
+    arrivals_s = np.arange(0, 3600, 1 / 12)
+    for queue in (
+        FluidQueue(np.full(720, 60.0), TICK_S, capacity),
+        ArrivalQueue(arrivals_s, TICK_S, capacity),
+    ):
+        queue.resize(2, 0.0)
+        assert sum(queue.advance().started for _ in range(720)) == pytest.approx(36_000, rel=0.001)
 
 
 def test_both_queues_agree_on_a_steady_load():

@@ -9,24 +9,16 @@ import pytest
 
 from scaler.policy import ModelPolicy, Reservation
 from scaler.simulation import traces
+from scaler.simulation.autoscalers import Hpa, Kpa
 from scaler.simulation.figures import count_flips
 from scaler.simulation.fleet import Change, Fleet
+from scaler.simulation.fluid_queue import FluidQueue
 from scaler.simulation.ours import Ours, observed
-from scaler.simulation.queueing import Capacity, FluidQueue
+from scaler.simulation.queueing import Capacity
 from scaler.simulation.replay import replay, run
-from scaler.simulation.rivals import (
-    Hpa,
-    Kpa,
-    Oracle,
-    Rival,
-    Seen,
-    Setting,
-    Static,
-    Thresholds,
-    Wish,
-    all_rivals,
-)
-from scaler.simulation.traces import Trace, TraceMissing
+from scaler.simulation.rival import Rival, Seen, Setting, Wish
+from scaler.simulation.rivals import Oracle, Static, Thresholds, all_rivals
+from scaler.simulation.trace import Trace, TraceMissing, of_counts, peak_of
 
 
 @dataclass
@@ -52,7 +44,7 @@ class Scripted:
 
 
 def flat(per_s: float, minutes: int) -> Trace:
-    return traces.of_counts("flat", np.full(12 * minutes, 5.0 * per_s), 5.0)
+    return of_counts("flat", np.full(12 * minutes, 5.0 * per_s), 5.0)
 
 
 def seen(at_s: float, utilization: float, ready: int = 4, starting: int = 0, queue: float = 0.0) -> Seen:
@@ -103,7 +95,7 @@ def test_draining_instances_cost_until_they_have_finished():
 
 def test_the_static_peak_costs_one_and_the_mean_less():
     """A peak of twice the mean: ten instances, and five."""
-    trace = traces.of_counts("t", np.repeat([20.0, 120.0, 40.0], 60), 60.0)
+    trace = of_counts("t", np.repeat([20.0, 120.0, 40.0], 60), 60.0)
 
     assert replay(trace, Static(), 120.0).cost_share == 1.0
     assert replay(trace, Static("static-mean", of_mean=True), 120.0).mean_instances == 5
@@ -111,7 +103,7 @@ def test_the_static_peak_costs_one_and_the_mean_less():
 
 def test_the_oracle_has_each_minutes_count_in_that_minute():
     """1, 10 and 5 busy at 70 %, whatever the start-up time."""
-    trace = traces.of_counts("t", np.array([84.0, 840.0, 420.0]), 60.0)
+    trace = of_counts("t", np.array([84.0, 840.0, 420.0]), 60.0)
 
     course = run(trace, Oracle(), 300.0)
 
@@ -188,7 +180,7 @@ def test_ours_is_told_idle_where_nothing_was_measured():
 def test_our_decider_follows_a_wave_with_nobody_late():
     """A slow ×4 wave of three hours, start-up 60 s: all within 5 s, at less than the static peak's cost."""
     minutes = np.arange(180)
-    trace = traces.of_counts("wave", np.round(600 * (2.5 - 1.5 * np.cos(2 * np.pi * minutes / 180))), 60.0)
+    trace = of_counts("wave", np.round(600 * (2.5 - 1.5 * np.cos(2 * np.pi * minutes / 180))), 60.0)
 
     figures = replay(trace, Ours(ModelPolicy(max_instances=20)), 60.0)
 
@@ -200,7 +192,7 @@ def test_our_decider_follows_a_wave_with_nobody_late():
 @pytest.mark.parametrize("rival", [*all_rivals(), Ours(ModelPolicy())], ids=lambda rival: rival.name)
 def test_a_second_replay_with_the_same_policy_is_the_first_one_again(rival: Rival):
     """Each forgets at the beginning."""
-    trace = traces.of_counts("t", np.repeat([120.0, 900.0, 300.0], 10), 60.0)
+    trace = of_counts("t", np.repeat([120.0, 900.0, 300.0], 10), 60.0)
 
     assert replay(trace, rival, 60.0) == replay(trace, rival, 60.0)
 
@@ -236,7 +228,7 @@ def test_rivals_cost_what_the_research_found_for_them(rival: Rival, conv_cost: f
 
 def test_the_fleet_is_paid_for_what_starts_serves_and_drains():
     """3 serving, 1 starting, then 2 wanted: one is draining."""
-    fleet = Fleet(FluidQueue(np.zeros(1), 5.0, Capacity(0.1)), 30.0)
+    fleet = Fleet(FluidQueue(np.zeros(1), 5.0, Capacity(0.1)), lambda: 30.0)
     fleet.begin(3)
     fleet.wish(4, 0.0, "")
     assert (fleet.ready, fleet.total, fleet.paid) == (3, 4, 4)
@@ -246,10 +238,31 @@ def test_the_fleet_is_paid_for_what_starts_serves_and_drains():
 
 def test_a_reserved_peak_has_nobody_late():
     """×3 for half an hour, known beforehand: reserved for its duration, start-up 300 s, with the lead measured."""
-    trace = traces.peak_of(3.0, 20.0, before_s=7200.0, peak_s=1800.0, after_s=3600.0)
+    trace = peak_of(3.0, 20.0, before_s=7200.0, peak_s=1800.0, after_s=3600.0)
     peak = Reservation(name="launch", start="1970-01-01T02:00", end="1970-01-01T02:30", min_instances=11)
     policy = ModelPolicy(max_instances=20, lead_time_s=300.0)
     reserved = policy.model_copy(update={"reservations": (peak,)})
 
     assert replay(trace, Ours(policy), 300.0).started_5s_share < 0.95
     assert replay(trace, Ours(reserved), 300.0).started_5s_share == 1.0
+
+
+def test_of_those_that_start_the_slowest_goes_first():
+    """Three that take 30, 10 and 20 s, then one fewer: the one of 30 s is not started."""
+    takes_s = iter([30.0, 10.0, 20.0])
+    fleet = Fleet(FluidQueue(np.zeros(1), 5.0, Capacity(0.1)), lambda: next(takes_s))
+    fleet.begin(1)
+    fleet.wish(4, 0.0, "")
+    fleet.wish(3, 5.0, "")
+    assert [start.takes_s for start in fleet.starting] == [10.0, 20.0]
+    assert [start.takes_s for start in fleet.settle(10.0)] == [10.0]
+
+
+def test_start_up_times_may_vary_and_are_told_to_the_policy():
+    """Sigma 0.5 around 30 s: eight starts, all different, the middle ones near 30 s."""
+    rival = Scripted({0.0: 2, 10.0: 10})
+
+    run(flat(10.0, 10), rival, 30.0, capacity=Capacity(10.0), startup_sigma=0.5)
+
+    assert len(set(rival.starts_s)) == 8
+    assert 15.0 < sorted(rival.starts_s)[4] < 60.0

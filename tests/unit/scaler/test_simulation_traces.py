@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scaler.simulation import traces
-from scaler.simulation.traces import TraceError, TraceMissing
+from scaler.simulation.trace import Trace, TraceError, TraceMissing, of_arrivals, of_counts
 
 
 def _written(path: Path, *lines: str) -> Path:
@@ -17,7 +17,7 @@ def _written(path: Path, *lines: str) -> Path:
     return path
 
 
-def _real(name: str) -> traces.Trace:
+def _real(name: str) -> Trace:
     try:
         return traces.load(name)
     except TraceMissing as exc:
@@ -119,7 +119,7 @@ def test_a_trace_that_is_not_here_says_where_it_was_looked_for(
 
 def test_a_bin_is_dealt_out_by_chance_and_keeps_its_sum():
     """100 and 300 in bins of 10 s: four ticks of 5 s, uneven, the same in each replay."""
-    trace = traces.of_counts("t", np.array([100.0, 300.0]), 10.0)
+    trace = of_counts("t", np.array([100.0, 300.0]), 10.0)
 
     ticks = trace.per_tick(5.0)
 
@@ -130,7 +130,7 @@ def test_a_bin_is_dealt_out_by_chance_and_keeps_its_sum():
 
 def test_the_last_incomplete_tick_counts():
     """Moments 0 and 11.2 s in ticks of 5 s: three ticks, no request lost."""
-    trace = traces.of_arrivals("t", np.array([0.0, 11.2]))
+    trace = of_arrivals("t", np.array([0.0, 11.2]))
 
     assert trace.per_tick(5.0).tolist() == [1, 0, 1]
 
@@ -149,3 +149,13 @@ def test_the_week_of_azure_is_the_one_that_was_studied(name: str, num_requests: 
 
     assert trace.num_requests == num_requests
     assert sum(needs) / len(needs) / 10 == pytest.approx(oracle_share, abs=0.001)
+
+
+def test_the_same_requests_may_come_later_against_the_scalers_clock():
+    """0 and 4 s, 2 s later: 2 and 6 s, so the second falls into the next tick."""
+    trace = of_arrivals("t", np.array([0.0, 4.0]))
+
+    assert trace.per_tick(5.0).tolist() == [2]
+    assert trace.later(2.0).per_tick(5.0).tolist() == [1, 1]
+    with pytest.raises(TraceError, match="a seed deals them out anew"):
+        of_counts("t", np.ones(3), 10.0).later(2.0)
