@@ -14,9 +14,9 @@ Names end in the trace and the start-up time, `cost_share_conv24_120s`:
 
 conv24 and code24 are whole weeks of Azure (2024), replayed as a fluid; code23 is an hour of Azure (2023), replayed
 request by request. One policy for the weeks and the peak (POLICY, the defaults), one for bursts (BURSTY), whose
-figures under POLICY are those of the peer `tidegate-defaults`. What chance decides was drawn several times: how the
-weeks' bins of 10 s become ticks of 5 s, and where in a tick the hour of code23 begins; values are medians, `min` and
-`max` the extremes. The traces are no part of tidegate: without them all but the peak is skipped.
+figures under POLICY are those of the peer `tidegate-defaults`. What chance decides was drawn several times: how
+the weeks' bins of 10 s become ticks of 5 s, and where in a tick the hour of code23 begins; values are medians,
+`min` and `max` the extremes. The traces are no part of tidegate: without them all but the peak is skipped.
 """
 
 from __future__ import annotations
