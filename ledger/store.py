@@ -187,7 +187,15 @@ def _engine(url: URL) -> Engine:
         hide_parameters=True,
         pool_pre_ping=True,
         pool_timeout=BUSY_TIMEOUT_S,
-        connect_args={"connect_timeout": 5, "application_name": "tidegate"},
+        connect_args={
+            "connect_timeout": 5,
+            "application_name": "tidegate",
+            # A server that is gone without a word is noticed after 25 s, not after the kernel's two hours.
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 15_000,
+        },
     )
 
 

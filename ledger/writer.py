@@ -105,7 +105,7 @@ class CallWriter:
     def stats(self) -> WriterStats:
         return WriterStats(
             num_written=self._num_written,
-            num_buffered=len(self._rows) + len(self._batch),
+            num_buffered=len(self._rows),
             num_dropped=self._num_dropped,
             num_refused=self._num_refused,
             num_prompts_dropped=self._num_prompts_dropped,
@@ -120,7 +120,7 @@ class CallWriter:
         self._is_closing = True
         self._wake.set()
         self._thread.join(timeout_s + 1.0)
-        lost = len(self._rows) + len(self._batch)
+        lost = len(self._rows)
         if lost:
             logger.error("call log: %d rows lost at the end: %s", lost, self._last_error)
         return lost
@@ -151,8 +151,8 @@ class CallWriter:
                 return
 
     def _write_all(self) -> bool:
-        """False: the database is away; what was taken stays taken, for the next try."""
-        while batch := self._batch or self._take():
+        """False: the database is away; the batch stays as it is, for the next try."""
+        while batch := self._batch or self._next_batch():
             self._batch = batch
             try:
                 self._write(batch)
@@ -160,12 +160,15 @@ class CallWriter:
                 self._failed(exc)
                 return False
             self._batch = ()
+            for _ in batch:
+                self._rows.popleft()
             self._free_prompts(batch)
         self._recovered()
         return True
 
-    def _take(self) -> Sequence[CallRow]:
-        batch = [self._rows.popleft() for _ in range(min(BATCH_ROWS, len(self._rows)))]
+    def _next_batch(self) -> Sequence[CallRow]:
+        """They stay in the buffer until the database has them: what is counted as buffered is never too little."""
+        batch = [self._rows[place] for place in range(min(BATCH_ROWS, len(self._rows)))]
         if batch:
             self._batch_number += 1
         return batch
