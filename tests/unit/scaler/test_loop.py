@@ -229,9 +229,28 @@ async def test_what_served_before_an_outage_is_brought_back_after_it():
     rig.target.is_down, rig.target.ready["chat"] = False, 1
     decision = await rig.tick()
     assert (decision.wanted, decision.cause) == (4, Cause.FLOOR)
-    assert "4 served before the count was unknown for 600 s" in decision.reason
+    assert "4 served before an outage of 600 s" in decision.reason
     await rig.tick()
     assert rig.target.ready["chat"] == 4
+
+
+async def test_instances_that_wait_for_a_new_node_are_not_taken_for_idle():
+    """4 served; the node dies and comes back: 4 without workers for 90 s, requests fail and nothing is busy. They
+    stay, also for a window of 60 s after they serve again, while the figures look back on the outage."""
+    rig = Rig(POLICY.replace("chat: {", "chat: {scale_in: {window_s: 60}, "))
+    rig.target.ready["chat"], rig.load.busy["chat"] = 4, 2.4
+    await rig.tick(130)
+    rig.target.is_down = True
+    await rig.tick()
+    rig.target.is_down, rig.load.busy["chat"] = False, 0.0
+    rig.target.ready["chat"], rig.target.starting["chat"] = 0, 4
+    await rig.tick(90)
+    rig.target.ready["chat"], rig.target.starting["chat"] = 4, 0
+    await rig.tick(59)
+    assert rig.target.calls == []
+    rig.load.busy["chat"] = 2.4
+    await rig.tick(200)
+    assert rig.target.calls == []
 
 
 async def test_a_count_that_somebody_lowered_by_hand_is_left_alone():
