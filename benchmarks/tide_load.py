@@ -26,6 +26,10 @@ CALL_TIMEOUT_S = 60.0
 """Far above any service time: Triton 2.51 can crash when a unary call's deadline comes near it."""
 
 
+class AskFailed(RuntimeError):
+    """A request that was not answered, or not with its own answer."""
+
+
 @dataclass(frozen=True)
 class Call:
     """One answered request. Times are seconds from the day's beginning."""
@@ -70,15 +74,11 @@ async def send_all(address: str, due_s: Sequence[float]) -> Sent:
 
 async def _send_one(stub: Any, number: float, due_s: float, sent: Sent) -> None:
     try:
-        reply = await stub.ModelInfer(_request(number), timeout=CALL_TIMEOUT_S)
-    except grpc.aio.AioRpcError as exc:
-        sent.failures.append(f"{exc.code().name}: {exc.details()}")
+        told = await ask(stub, number)
+    except AskFailed as exc:
+        sent.failures.append(str(exc))
         return
     answered_s = time.monotonic()
-    told = _outputs(reply)
-    if told["answer"] != 2 * number + 1:
-        sent.failures.append(f"wrong answer: {told['answer']} to {number}")
-        return
     sent.calls.append(
         Call(
             due_s=due_s,
@@ -89,6 +89,18 @@ async def _send_one(stub: Any, number: float, due_s: float, sent: Sent) -> None:
             rows=int(told["rows"]),
         )
     )
+
+
+async def ask(stub: Any, number: float) -> dict[str, float]:
+    """The outputs of one request by name. Raises AskFailed."""
+    try:
+        reply = await stub.ModelInfer(_request(number), timeout=CALL_TIMEOUT_S)
+    except grpc.aio.AioRpcError as exc:
+        raise AskFailed(f"{exc.code().name}: {exc.details()}") from exc
+    told = _outputs(reply)
+    if told["answer"] != 2 * number + 1:
+        raise AskFailed(f"wrong answer: {told['answer']} to {number}")
+    return told
 
 
 def _request(number: float) -> Any:
@@ -110,12 +122,9 @@ def _outputs(reply: Any) -> dict[str, float]:
 
 async def single_row_s(address: str, num_calls: int) -> float:
     """Mean seconds of a request alone on one instance, from call to answer: the inverse of its capacity at the
-    smallest batch."""
+    smallest batch. Raises AskFailed."""
     async with TritonLoad(address) as load:
-        sent = Sent()
         began_s = time.monotonic()
         for number in range(num_calls):
-            await _send_one(load.stub, float(number), 0.0, sent)
-    if sent.failures:
-        raise RuntimeError(f"the emulated model failed: {sent.failures[0]}")
-    return (time.monotonic() - began_s) / num_calls
+            await ask(load.stub, float(number))
+        return (time.monotonic() - began_s) / num_calls
