@@ -13,8 +13,8 @@ Three conversations, each a msgpack-encoded tagged union (see `channel` for the 
    `DropBlocks` (no answer). node: `AttachWorker` (+ fds: board, bridge channel), `StopWorker`,
    `ReclaimBlocks` -> `ReleaseExtent`s, then `BlocksReclaimed`.
 3. **bridge <-> worker** over a socketpair made by the node (SOCK_STREAM, framed).
-   bridge: `Generate`, `CancelGenerate`, `EmbedBatch`, `RunBatch`. worker: `StepOutput`, `BatchNearlyDone`,
-   `EmbedResult`, `BatchResult`.
+   bridge: `Generate`, `CancelGenerate`, `EmbedBatch`, `RunBatch`.
+   worker: `StepOutput`, `EmbedResult`, `BatchResult`.
 4. **node <-> fork server** over a socketpair (SOCK_SEQPACKET).
    node: `BindModel` (+ fd: weights memfd), `UnbindModel`, `SpawnWorker` (+ fds: control socket, and for models
    with a KV cache the KV memfd). fork server: `ForkServerReady`, `ModelBound`, `BindFailed`, `ModelUnbound`,
@@ -236,12 +236,6 @@ class EmbedResult(Message, frozen=True):
     error: str = ""
 
 
-class BatchNearlyDone(Message, frozen=True):
-    """The next batch may come: it will not wait long, and this worker not for it. Not every batch is announced."""
-
-    batch_id: int
-
-
 class TensorData(msgspec.Struct, frozen=True, array_like=True):
     name: str
     dtype: str
@@ -364,6 +358,6 @@ NodeToWorker = (
     AttachWorker | StopWorker | ExtentLeased | PoolExhausted | PrefixMatched | BlocksPublished | ReclaimBlocks
 )
 BridgeToWorker = Generate | CancelGenerate | EmbedBatch | RunBatch
-WorkerToBridge = StepOutput | BatchNearlyDone | EmbedResult | BatchResult
+WorkerToBridge = StepOutput | EmbedResult | BatchResult
 NodeToForkServer = BindModel | UnbindModel | SpawnWorker
 ForkServerToNode = ForkServerReady | ModelBound | BindFailed | ModelUnbound | WorkerSpawned | WorkerExited

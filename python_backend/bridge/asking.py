@@ -1,8 +1,9 @@
 """What the instances of all batch models share: a Triton batch goes to the worker, its answers become responses.
 
-Pipelined: `execute` returns before its batch is done (responses go through senders, which Triton takes in the
-default, not decoupled, mode too), so that the next one is read and copied meanwhile. It returns when the worker
-says that it is nearly done, not at once: what is taken from Triton's queue can no longer grow there.
+`execute` returns when its batch is answered, before its responses are made: they go through senders, which Triton
+takes in the default, not decoupled, mode too, so the next batch comes meanwhile. Not earlier: what is taken from
+Triton's queue can no longer grow there. Measured with the next batch read and copied during the last quarter of a
+forward, on two cores: 3 % fewer texts, 2 to 8 % fewer images of 600 KB.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from python_backend.bridge.requests import deadline_of
 from python_backend.bridge.responses import error_of, triton_error
 from python_backend.channel import MAX_FRAME_BYTES, ProtocolError
 from python_backend.messages import (
-    BatchNearlyDone,
     BatchResult,
     EmbedBatch,
     EmbedResult,
@@ -47,7 +47,6 @@ class Asked(Generic[Answer]):
     answers: dict[int, Answer | BridgeError | None] = field(default_factory=dict)
     """By batch id, in the order of sending."""
     is_sent: bool = False
-    is_nearly_done: bool = False
 
     @property
     def is_answered(self) -> bool:
@@ -73,9 +72,7 @@ class WorkerOfBatches(Generic[Answer]):
         make: Sequence[Make],
         on_answers: Callable[[list[Answer | BridgeError]], None],
     ) -> None:
-        """Send the batches of one Triton batch. `on_answers` gets all answers, from any thread, once.
-
-        Returns when it is time for the next: when the worker is nearly done with these."""
+        """Send the batches of one Triton batch and wait. `on_answers` gets all answers, from any thread, once."""
         asked = Asked(num_requests, on_answers)
         with self._changed:
             self._open.append(asked)
@@ -110,9 +107,7 @@ class WorkerOfBatches(Generic[Answer]):
 
     def _wait_for_end(self, asked: Asked[Answer]) -> None:
         with self._changed:
-            is_in_time = self._changed.wait_for(
-                lambda: asked.is_nearly_done or asked.is_answered, BATCH_TIMEOUT_S
-            )
+            is_in_time = self._changed.wait_for(lambda: asked.is_answered, BATCH_TIMEOUT_S)
         if not is_in_time:
             self._fail_open(WorkerUnavailable(f"the worker was silent for {BATCH_TIMEOUT_S:.0f} s"))
 
@@ -120,17 +115,7 @@ class WorkerOfBatches(Generic[Answer]):
         for message in messages:
             if isinstance(message, self._answer_type):
                 self._answer(message.batch_id, message)
-            elif isinstance(message, BatchNearlyDone):
-                self._note_nearly_done(message.batch_id)
         self._settle()
-
-    def _note_nearly_done(self, batch_id: int) -> None:
-        with self._changed:
-            for asked in self._open:
-                # With several batches in it, it is the last that counts.
-                if asked.is_sent and batch_id == max(asked.answers):
-                    asked.is_nearly_done = True
-                    self._changed.notify_all()
 
     def _on_worker_lost(self) -> None:
         self._fail_open(WorkerUnavailable(self._attachment.why_lost))

@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 
 from python_backend.channel import PacketChannel
 from python_backend.messages import (
-    BatchNearlyDone,
     BatchResult,
     BindModel,
     EmbedBatch,
@@ -34,7 +33,7 @@ from python_backend.worker.errors import ModelRefused
 from python_backend.worker.generating import load_tokenizer
 from python_backend.worker.modules import NamedModule, bind_state, load_module
 from python_backend.worker.process import Attachment, WorkerLoop, wait_for_attachment
-from python_backend.worker.progress import Progress
+from python_backend.worker.progress import call_at_each_module
 from python_backend.worker.running import run_batch
 from python_backend.worker.trial import describe, refuse_threads, try_in_child
 
@@ -114,20 +113,13 @@ class BatchRole:
         """Raises WorkerExit."""
         self.module.warm_up()
         attachment = wait_for_attachment(control)
-        progress = Progress(self.module.module, attachment.beat)
-
-        def answer(batch: RunBatch, on_nearly_done: Callable[[], None]) -> BatchResult:
-            progress.begin(1, on_nearly_done)
-            result = run_batch(self.module, batch)
-            progress.end_forward()
-            return result
-
-        serve_batches(RunBatch, answer, attachment, control)
+        call_at_each_module(self.module.module, attachment.beat)
+        serve_batches(RunBatch, functools.partial(run_batch, self.module), attachment, control)
 
 
 def serve_batches(
     kind: type[BatchT],
-    answer: Callable[[BatchT, Callable[[], None]], EmbedResult | BatchResult],
+    answer: Callable[[BatchT], EmbedResult | BatchResult],
     attachment: Attachment,
     control: PacketChannel[NodeToWorker],
 ) -> None:
@@ -140,8 +132,7 @@ def serve_batches(
                 continue
             loop.publish(running=_num_rows(message))
             loop.apply_thread_budget()
-            nearly_done = functools.partial(loop.send, BatchNearlyDone(message.batch_id))
-            loop.send(answer(message, nearly_done))
+            loop.send(answer(message))
             loop.publish(running=0)
 
 
@@ -158,9 +149,9 @@ def _num_rows(batch: EmbedBatch | RunBatch) -> int:
     return len(batch.texts) if isinstance(batch, EmbedBatch) else sum(batch.sizes)
 
 
-def _embed(runner: EncoderRunner, batch: EmbedBatch, on_nearly_done: Callable[[], None]) -> EmbedResult:
+def _embed(runner: EncoderRunner, batch: EmbedBatch) -> EmbedResult:
     try:
-        vectors, num_tokens, errors = runner.embed(batch.texts, on_nearly_done)
+        vectors, num_tokens, errors = runner.embed(batch.texts)
     except Exception as exc:  # one bad batch must not end the worker; its requests get the reason
         log.exception("embedding a batch of %d texts failed", len(batch.texts))
         return EmbedResult(batch.batch_id, runner.dim, b"", [], error_code="INTERNAL", error=describe(exc))

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from python_backend.buckets import split
-from python_backend.worker.progress import Progress
+from python_backend.worker.progress import call_at_each_module
 
 FORWARD_COST_TOKENS = 48
 """What one more forward costs, in tokens of padding: a MiniLM forward takes about 7 ms for no token and 0.15 ms for
@@ -30,16 +30,13 @@ class EncoderRunner:
         self._model = model
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
-        self._progress: Progress | None = None
         self.dim = int(model.config.hidden_size)
 
     def watch(self, on_call: Callable[[], None]) -> None:
         """`on_call` at every module's call."""
-        self._progress = Progress(self._model, on_call)
+        call_at_each_module(self._model, on_call)
 
-    def embed(
-        self, texts: list[str], on_nearly_done: Callable[[], None] = lambda: None
-    ) -> tuple[Tensor, list[int], dict[int, str]]:
+    def embed(self, texts: list[str]) -> tuple[Tensor, list[int], dict[int, str]]:
         """Returns vectors [len(texts), dim], tokens per text, and by index why a text was refused (row zero)."""
         ids = [list(encoding.ids) for encoding in self._tokenizer.encode_batch(texts)]
         errors = {
@@ -50,13 +47,9 @@ class EncoderRunner:
         vectors = torch.zeros(len(texts), self.dim)
         accepted = [index for index in range(len(texts)) if index not in errors]
         buckets = split([(len(ids[index]),) for index in accepted], FORWARD_COST_TOKENS)
-        if self._progress is not None:
-            self._progress.begin(len(buckets), on_nearly_done)
         for bucket in buckets:
             rows = [accepted[i] for i in bucket]
             vectors[rows] = self._forward([ids[row] for row in rows]).to(vectors)
-            if self._progress is not None:
-                self._progress.end_forward()
         return vectors, [len(tokens) for tokens in ids], errors
 
     @torch.inference_mode()

@@ -15,7 +15,7 @@ from python_backend.bridge import asking  # noqa: E402
 from python_backend.bridge.batch import BatchModel  # noqa: E402
 from python_backend.bridge.errors import WorkerUnavailable  # noqa: E402
 from python_backend.bridge.ragged import to_array, to_data  # noqa: E402
-from python_backend.messages import BatchNearlyDone, BatchResult  # noqa: E402
+from python_backend.messages import BatchResult  # noqa: E402
 
 CONFIG = {
     "max_batch_size": 8,
@@ -134,17 +134,22 @@ def test_buckets_are_answered_together_in_whatever_order(model, attachment):
     assert values_of(requests[1]) == [[4] * 800]
 
 
-def test_the_next_batch_is_taken_before_this_one_is_answered(model, attachment):
-    """Once the worker says that it is nearly done."""
-    first, second = [Request([[1]])], [Request([[2]])]
+def test_the_next_batch_is_taken_before_the_responses_of_this_one_are_out(model, attachment, monkeypatch):
+    """The answer is there and its response hangs: `execute` has returned, and the next batch arrives."""
+    first, second, may_go = [Request([[1]])], [Request([[2]])], threading.Event()
+    send = first[0].sender.send
+    monkeypatch.setattr(
+        first[0].sender, "send", lambda *args, **kwargs: may_go.wait(30) and send(*args, **kwargs)
+    )
     with Executing(model, first):
         attachment.arrived.acquire()
-        attachment.on_messages([BatchNearlyDone(attachment.sent[0].batch_id)])
+        receiver = threading.Thread(target=attachment.on_messages, args=([doubled(attachment.sent[0])],))
+        receiver.start()
     assert first[0].sender.responses == []
     with Executing(model, second):
         attachment.arrived.acquire()
-        assert attachment.published[-1] == (2, 2)
-        attachment.on_messages([doubled(attachment.sent[0])])
+        may_go.set()
+        receiver.join(30)
         attachment.on_messages([doubled(attachment.sent[1])])
     assert (values_of(first[0]), values_of(second[0])) == ([[2]], [[4]])
 
