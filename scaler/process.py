@@ -21,6 +21,7 @@ from scaler.gpu import GpuMeter
 from scaler.health import Health
 from scaler.keda_server import KedaServer
 from scaler.kept_book import open_book
+from scaler.kept_start_times import KeptStartTimes
 from scaler.kubernetes_api import KubernetesApi
 from scaler.leader import Leadership
 from scaler.led import LedBook
@@ -95,6 +96,7 @@ class ScalerProcess:
             clock=clock,
             say=self._say,
             tick_s=config.tick_s,
+            start_times=KeptStartTimes(Path(config.state_dir), self._say),
         )
         service = ScalerService(
             book,

@@ -5,6 +5,7 @@ Read-only. A part that does not answer is reported as such; the others are still
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
 NODE_TIMEOUT_S = 3.0
 TRITON_TIMEOUT_S = 3.0
 SCALER_TIMEOUT_S = 3.0
+TOKEN_VARIABLE = "TIDEGATE_SCALER_TOKEN"  # noqa: S105 - the variable's name
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,13 @@ def ask_scaler(address: str, problems: list[str]) -> dict[str, Any] | None:
 
     from contracts import scaler_pb2, scaler_pb2_grpc
 
+    token = os.environ.get(TOKEN_VARIABLE)
+    metadata = (("authorization", f"Bearer {token}"),) if token else None
     with grpc.insecure_channel(address) as channel:
         scaler = scaler_pb2_grpc.ScalerStub(channel)  # type: ignore[no-untyped-call]
+        request = scaler_pb2.GetStatusRequest()
         try:
-            return plain(scaler.GetStatus(scaler_pb2.GetStatusRequest(), timeout=SCALER_TIMEOUT_S))
+            return plain(scaler.GetStatus(request, timeout=SCALER_TIMEOUT_S, metadata=metadata))
         except grpc.RpcError as exc:
             reason = exc.details() if isinstance(exc, grpc.Call) else str(exc)
             problems.append(f"the scaler does not answer on {address}: {reason}")

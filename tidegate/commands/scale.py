@@ -69,9 +69,9 @@ def _refuse_if_policy_decides(stack: Stack, model: str, num_instances: int) -> N
 
 
 async def _status_of(address: str, model: str) -> pb.ScalerStatus:
-    from scaler.service_client import ScalerClient
+    from tidegate.commands.scaler_connection import Connection
 
-    client = ScalerClient(address)
+    client = Connection(address).client(None)
     try:
         return await client.status([model])
     finally:
