@@ -13,8 +13,13 @@ import pytest
 
 from benchmarks.clients import Streamed, TritonLoad, closed_loop
 from benchmarks.node import node_status, num_spares, wait_until
+from contracts.node_pb2 import NodeStatus
 from scaler.actuator import InstanceChange
 from scaler.by_hand import scale
+from scaler.node_client import NodeClient
+from scaler.node_target import NodeTarget
+from scaler.target import Limits
+from scaler.triton_client import TritonClient
 from tests.models import chat_text
 from tidegate.testing import RunningStack
 
@@ -44,6 +49,14 @@ def own_regions(running: RunningStack) -> set[str]:
     """The shared memory regions of this stack's stubs (named on their command lines; others run here too)."""
     stubs = psutil.Process(running.stack.pids["tritonserver"]).children()
     return {stub.cmdline()[2] for stub in stubs if stub.status() != psutil.STATUS_ZOMBIE}
+
+
+def of_chat(status: NodeStatus):
+    return [entry for entry in status.instances if entry.model == "chat"]
+
+
+def states_of_chat(status: NodeStatus) -> set[str]:
+    return {entry.state for entry in of_chat(status)}
 
 
 @contextlib.asynccontextmanager
@@ -130,6 +143,40 @@ def test_a_hundred_cycles_fail_no_stream_and_leave_nothing(running, capsys):
             print(f"\n{text}", end="", flush=True)
 
     assert_cycles_leave_nothing(running, 100, say)
+
+
+def test_a_drain_that_is_taken_back_or_left_behind_lets_the_instance_serve_on(running):
+    """Load returns, or the scaler is killed: all streams whole, both instances stay, new streams land on both."""
+
+    async def drain_and_take_back() -> list[Streamed]:
+        await scale_chat(running, 2)
+        triton, node = TritonClient(running.stack.triton_grpc), NodeClient(running.stack.node_socket)
+        target = NodeTarget(triton, node, running.run_dir, limits=lambda _: Limits(), say=print)
+        async with TritonLoad(running.stack.triton_grpc) as load, steady_streams(running, 4) as streams:
+            await asyncio.to_thread(
+                wait_until, running.stack.node_socket, lambda s: all(e.in_flight for e in of_chat(s))
+            )
+            scaling_in = asyncio.create_task(target.scale("chat", 1, "quiet"))
+            await asyncio.to_thread(
+                wait_until, running.stack.node_socket, lambda s: "draining" in states_of_chat(s)
+            )
+            assert (await target.counts("chat")).draining == 1
+            scaling_in.cancel()
+            await asyncio.gather(scaling_in, return_exceptions=True)
+            assert (await target.counts("chat")).ready == 2
+            left = next(iter(chat_instances(running)))
+            await node.drain("chat", left)  # and its scaler is killed here
+            await target.counts("chat")
+            assert (await target.counts("chat")).ready == 2
+            before = {name: entry.landed for name, entry in chat_instances(running).items()}
+            more = [load.stream("chat", chat_text(f"Tell me about {n}."), LONG) for n in range(6)]
+            assert_whole(list(await asyncio.gather(*more)))
+            after = {name: entry.landed for name, entry in chat_instances(running).items()}
+            assert all(after[name] > before[name] for name in before)
+        await asyncio.gather(triton.close(), node.close())
+        return streams
+
+    assert_whole(asyncio.run(drain_and_take_back()))
 
 
 def test_sixteen_streams_spread_over_four_instances(running):

@@ -12,11 +12,13 @@ import grpc
 import pytest
 import pytest_asyncio
 
+from scaler import instance_update
 from scaler.errors import NeverSafe, UpdateStuck
 from scaler.observation import Counts
 from scaler.plain_target import PlainTarget
 from scaler.target import Limits
 from scaler.triton_client import TritonClient
+from scaler.triton_target import TritonTarget
 from tests.e2e.plain_triton import PlainTriton, plain_triton, write_decoupled_model, write_plain_model
 from tests.e2e.support import Outcomes, closed_loop_clients, echo, echo_request, echo_stub
 
@@ -160,9 +162,31 @@ async def test_to_zero_and_back_keeps_the_config(
 ) -> None:
     """Another scaler process in the same run directory brings it back as it was."""
     config = await triton.config("counted")
-    assert (await target(triton, folder).scale("counted", 0, "idle")).after == 0
-    assert await target(triton, folder).counts("counted") == Counts(ready=0, room=8)
-    assert (await target(triton, folder).scale("counted", 2, "woken")).after == 2
+    first = TritonTarget(server.grpc, folder, limits=lambda _: Limits(), say=print)
+    assert (await first.scale("counted", 0, "idle")).after == 0
+    assert await first.counts("counted") == Counts(ready=0, room=8)
+    await first.close()
+    second = TritonTarget(server.grpc, folder, limits=lambda _: Limits(), say=print)
+    assert (await second.scale("counted", 2, "woken")).after == 2
+    await second.close()
     back = await triton.config("counted")
-    back.instance_group[0].count = config.instance_group[0].count
-    assert back == config
+    assert back.instance_group[0].count == 2
+    assert instance_update.differences(back, config) == []
+
+
+@pytest.mark.soak
+async def test_a_hundred_cycles_under_load_fail_no_request(
+    server: PlainTriton, triton: TritonClient, folder: Path
+) -> None:
+    """Out by one to three and back, all in place."""
+    made = target(triton, folder)
+    async with closed_loop_clients(server.grpc, "counted", 4) as outcomes:
+        await answered(outcomes, 10)
+        await made.scale("counted", 1, "quiet")
+        for cycle in range(100):
+            out = await made.scale("counted", 2 + cycle % 3, "queue")
+            await answered(outcomes, 10)
+            back = await made.scale("counted", 1, "quiet")
+            assert (out.in_place, back.in_place, back.after) == (True, True, 1)
+    print(f"{outcomes.num_ok} requests answered")
+    assert outcomes.failures == []
