@@ -171,7 +171,9 @@ def test_help_is_on_standard_output_and_no_failure(args, capsys):
     assert "Usage: tidegate" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["up", "scale", "models", "chat", "doctor", "status", "pool", "bench"])
+@pytest.mark.parametrize(
+    "command", ["up", "scale", "models", "chat", "doctor", "status", "pool", "scaler", "bench"]
+)
 def test_every_command_has_a_summary_of_one_line(command, capsys, monkeypatch):
     """At 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -315,7 +315,7 @@ def test_scaling_by_hand_goes_on_where_nobody_would_undo_it(
         )
 
     monkeypatch.setattr(ScalerClient, "status", status)
-    monkeypatch.setattr(actuator, "scale", scale)
+    monkeypatch.setattr("scaler.by_hand.scale", scale)
     assert cli.run(["scale", "chat", "1"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "chat: has 1 instance already (chat-0)\n"
