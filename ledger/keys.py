@@ -133,7 +133,7 @@ class KeyStore:
         now = _now(now)
         secret = secrets.token_urlsafe(32)
         with self._store.write() as connection:
-            old = _need(connection, key_id)
+            old = _need(connection, key_id, to_change=True)
             if not old.is_usable(now):
                 gone = "revoked" if old.revoked_unix_s is not None else "expired"
                 raise KeyUnusable(f"{key_id} is {gone}, a new secret would open nothing; create a new key")
@@ -150,7 +150,7 @@ class KeyStore:
     def revoke(self, key_id: str, *, who: str = "", now: float | None = None) -> KeyRow:
         """For ever; again changes nothing. Raises KeyUnknown."""
         with self._store.write() as connection:
-            row = _need(connection, key_id)
+            row = _need(connection, key_id, to_change=True)
             if row.revoked_unix_s is not None:
                 return row
             return self._change(connection, key_id, revoked_unix_s=_now(now), revoked_by=who)
@@ -184,15 +184,17 @@ class KeyStore:
         return _need(connection, key_id)
 
 
-def _need(connection: Connection, key_id: str) -> KeyRow:
-    row = _find(connection, key_id)
+def _need(connection: Connection, key_id: str, *, to_change: bool = False) -> KeyRow:
+    """`to_change`: two rotations at once must follow one another, or the first one's new secret would be lost."""
+    row = _find(connection, key_id, to_change=to_change)
     if row is None:
         raise KeyUnknown(f"no key has the id {key_id!r}; `tidegate keys list` shows them")
     return row
 
 
-def _find(connection: Connection, key_id: str) -> KeyRow | None:
-    row = connection.execute(select(schema.keys).where(schema.keys.c.key_id == key_id)).one_or_none()
+def _find(connection: Connection, key_id: str, *, to_change: bool = False) -> KeyRow | None:
+    query = select(schema.keys).where(schema.keys.c.key_id == key_id)
+    row = connection.execute(query.with_for_update() if to_change else query).one_or_none()
     return None if row is None else _key(row)
 
 

@@ -138,7 +138,7 @@ class CallWriter:
     def _run(self) -> None:
         retry_s = self._flush_s
         while True:
-            self._wake.wait(min(retry_s, max(0.01, self._close_at - time.monotonic())))
+            self._wake.wait(self._pause_s(retry_s))
             self._wake.clear()
             is_last_round = self._is_closing
             if self._write_all():
@@ -149,6 +149,12 @@ class CallWriter:
             self._say_drops()
             if is_last_round and (self._failing_since is None or time.monotonic() >= self._close_at):
                 return
+
+    def _pause_s(self, retry_s: float) -> float:
+        """At the end there is no time for long waits."""
+        if not self._is_closing:
+            return retry_s
+        return max(0.01, min(FLUSH_S, self._close_at - time.monotonic()))
 
     def _write_all(self) -> bool:
         """False: the database is away; the batch stays as it is, for the next try."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 
@@ -149,6 +150,16 @@ def test_a_second_rotation_ends_the_first_secret_at_once(store: Store) -> None:
     assert not row.has_secret((parse_key(first) or ("", ""))[1], NOON + 2)
 
 
+def test_rotations_at_the_same_time_follow_one_another(store: Store) -> None:
+    """4 threads, 3 rotations each: every one has the secret of another, or the first, as its previous."""
+    keys, rotated = KeyStore(store), []
+    made, _ = keys.create(tenant="acme", name="ci")
+    _in_threads(4, lambda: rotated.extend(keys.rotate(made.key_id)[0] for _ in range(3)))
+    assert len({row.previous_hash for row in rotated}) == 12
+    assert {made.secret_hash, *(row.secret_hash for row in rotated)} > {row.previous_hash for row in rotated}
+    assert keys.changed() == 13
+
+
 def test_a_revoked_key_stays_revoked_and_can_not_be_rotated(store: Store) -> None:
     """Revoked twice: the first time counts, and by whom."""
     keys = KeyStore(store)
@@ -283,6 +294,8 @@ _odd = st.one_of(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=_odd, number=st.one_of(st.floats(), st.integers()), count=st.one_of(st.none(), st.integers()))
+@example(text="\0", number=math.nan, count=2**70)
+@example(text="\ud800", number=math.inf, count=-1)
 def test_no_row_is_too_odd_for_the_database(
     store: Store, text: object, number: float, count: int | None
 ) -> None:

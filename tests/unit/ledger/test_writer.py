@@ -99,9 +99,9 @@ def test_drops_are_said_once_a_minute(store: FlakyStore, caplog: pytest.LogCaptu
 def test_what_could_not_be_written_is_tried_again_in_order(
     store: FlakyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Away for one try: the batch is written by the next, and both turns are said."""
+    """Away for two tries, the second at the end: the third writes all in order, and both turns are said."""
     log = idle_writer(store)
-    store.num_failures = 1
+    store.num_failures = 2
     log.put(call(0))
     assert not log._write_all()
     assert log.stats().last_error == "ledger.db: disk I/O error"
