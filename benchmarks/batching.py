@@ -5,7 +5,9 @@ Closed loop, 64 callers of one text a call:
 - `batch64_over_batch1_N_tokens`: the same for texts of N tokens.
 - `batch_sizes`: how often Triton's statistics saw each batch size for the 64 callers at 16 tokens; `mean_batch`.
 - `share_of_bare_torch`: texts per second of 64 callers / of torch alone, without Triton, in batches of the very
-  sizes that formed in that run.
+  sizes that formed in that run. The 64 callers compute on the same cores.
+- `share_of_bare_torch_cpu`: CPU time a text of torch alone / of Triton, stubs, node and worker together; callers
+  are not counted, and what else the machine does matters less.
 
 Open loop, waves of 3 x, texts of 16 tokens (`benchmarks.wave`). A figure is the highest rate at the crest at which
 99 % of the calls are answered within the bound, three times what bare torch takes for a batch of 32.
@@ -42,6 +44,7 @@ from typing import Any
 from google.protobuf import text_format
 
 from benchmarks.clients import TritonLoad, closed_loop
+from benchmarks.node import cpu_s_of_trees
 from benchmarks.reference import Reference
 from benchmarks.report import Figure, Report
 from benchmarks.statistics import median, percentile
@@ -53,7 +56,7 @@ from benchmarks.wave import (
     send_wave,
     steady_arrivals,
 )
-from contracts.stack import tidegate_home
+from contracts.stack import Stack, tidegate_home
 from tidegate.repository import read_config, shipped
 from tidegate.testing import running_stack
 
@@ -125,6 +128,7 @@ class Rates:
     one_caller: list[float] = field(default_factory=list)
     many_callers: list[float] = field(default_factory=list)
     bare_torch: list[float] = field(default_factory=list)
+    cpu_shares: list[float] = field(default_factory=list)
     batch_sizes: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -170,18 +174,19 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
     candidates = [FixedBatch(*pair) for pair in itertools.product(scale.sizes, scale.flushes_ms)]
     rates = {length: Rates() for length in LENGTHS}
     folder = tidegate_home() / "models" / "all-minilm-l6-v2"
-    with Reference(folder) as reference, serving(candidates) as address:
+    with Reference(folder) as reference, serving(candidates) as stack:
+        address = stack.triton_grpc
         asyncio.run(rate(address, NUM_CALLERS, 64, HEADLINE_TOKENS))
         for index in range(scale.runs):
             for length in LENGTHS:
                 progress(f"run {index + 1} of {scale.runs}: texts of {length} tokens")
-                _measure(rates[length], reference, address, length, scale.num_calls)
+                _measure(rates[length], reference, stack, length, scale.num_calls)
         crests = _measure_waves(scale, candidates, reference, address, progress)
     return Report(NAME, scale.runs, {**_figures(rates), **_wave_figures(crests)}).to_dict()
 
 
 @contextlib.contextmanager
-def serving(candidates: list[FixedBatch]) -> Iterator[str]:
+def serving(candidates: list[FixedBatch]) -> Iterator[Stack]:
     """A stack with `embed` as it ships and a model for each candidate, all over one copy of the weights."""
     with contextlib.ExitStack() as stack:
         repository = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tg-bench-")))
@@ -192,7 +197,7 @@ def serving(candidates: list[FixedBatch]) -> Iterator[str]:
         running = stack.enter_context(
             running_stack("--repository", str(repository), "--no-gateway", "--spares", "embed=0", *options)
         )
-        yield running.stack.triton_grpc
+        yield running.stack
 
 
 def write_fixed(repository: Path, batch: FixedBatch) -> None:
@@ -209,27 +214,32 @@ def write_fixed(repository: Path, batch: FixedBatch) -> None:
     (entry / "1" / "model.py").write_text(CLOSING_MODEL)
 
 
-def _measure(rates: Rates, reference: Reference, address: str, length: int, num_calls: int) -> None:
-    one, _ = asyncio.run(rate(address, 1, num_calls // 8, length))
-    many, sizes = asyncio.run(rate(address, NUM_CALLERS, num_calls, length))
+def _measure(rates: Rates, reference: Reference, stack: Stack, length: int, num_calls: int) -> None:
+    one, _ = asyncio.run(rate(stack.triton_grpc, 1, num_calls // 8, length))
+    served = (stack.pids["node"], stack.pids["tritonserver"])
+    cpu_s = cpu_s_of_trees(served)
+    many, sizes = asyncio.run(rate(stack.triton_grpc, NUM_CALLERS, num_calls, length))
+    cpu_s = cpu_s_of_trees(served) - cpu_s
     formed = [size for size, count in sizes.items() for _ in range(count)]
+    bare = _bare(reference, length, formed)
     rates.one_caller.append(one)
     rates.many_callers.append(many)
-    rates.bare_torch.append(_bare_rate(reference, length, formed))
+    rates.bare_torch.append(bare["num_texts"] / bare["seconds"])
+    rates.cpu_shares.append(bare["cpu_s"] / cpu_s)
     for size, count in sizes.items():
         rates.batch_sizes[size] = rates.batch_sizes.get(size, 0) + count
 
 
-def _bare_rate(reference: Reference, length: int, sizes: list[int]) -> float:
-    """Texts per second of torch alone in batches of these sizes."""
-    bare = reference.ask("embed", texts=[text_of(length, i) for i in range(sum(sizes))], batch_sizes=sizes)
-    return float(bare["num_texts"] / bare["seconds"])
+def _bare(reference: Reference, length: int, sizes: list[int]) -> dict[str, Any]:
+    """Torch alone in batches of these sizes."""
+    return reference.ask("embed", texts=[text_of(length, i) for i in range(sum(sizes))], batch_sizes=sizes)
 
 
 def _measure_waves(
     scale: Scale, candidates: list[FixedBatch], reference: Reference, address: str, progress: Progress
 ) -> Crests:
-    capacity = _bare_rate(reference, HEADLINE_TOKENS, [FULL_BATCH] * 8)
+    bare = _bare(reference, HEADLINE_TOKENS, [FULL_BATCH] * 8)
+    capacity = bare["num_texts"] / bare["seconds"]
     bound_s = BOUND_IN_BATCHES * FULL_BATCH / capacity
 
     def crest(model: str, seconds: float, num_steps: int, seed: int) -> float:
@@ -286,6 +296,7 @@ def _figures(rates: dict[int, Rates]) -> dict[str, Figure]:
         "texts_per_s_1": Figure.of_runs(head.one_caller, "texts/s"),
         "texts_per_s_64": Figure.of_runs(head.many_callers, "texts/s"),
         "share_of_bare_torch": Figure.of_runs(shares, "ratio"),
+        "share_of_bare_torch_cpu": Figure.of_runs(head.cpu_shares, "ratio"),
         "mean_batch": Figure(sum(sizes) / len(sizes), "texts", min(sizes), max(sizes)),
         "batch_sizes": Figure(
             {str(size): sizes.count(size) for size in sorted(set(sizes))}, "batches by size"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 
 from contracts import node_pb2, node_pb2_grpc
 
@@ -44,6 +45,19 @@ def pss_bytes(pid: int) -> int:
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     raise ValueError(f"no Pss in smaps_rollup of {pid}")
+
+
+def cpu_s_of_trees(pids: Iterable[int]) -> float:
+    """CPU seconds so far of these processes and of all that descend from them and live."""
+    total = 0.0
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            for each in (process, *process.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    times = each.cpu_times()
+                    total += times.user + times.system
+    return total
 
 
 def pss_of_trees(pids: Iterable[int]) -> int:
