@@ -25,9 +25,7 @@ from tidegate.console import out, print_json
 if TYPE_CHECKING:
     from scaler.service_client import ScalerClient
 
-app = typer.Typer(
-    help="See what the scaler decides, and tell it: policy, pauses, counts by hand, reservations."
-)
+app = typer.Typer(help="See what is scaled and why; set policies, pauses, reservations.")
 app.add_typer(scaler_policy.app, name="policy")
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model that the policy names.")]
