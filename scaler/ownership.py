@@ -74,12 +74,10 @@ def owner_id(run_dir: Path) -> str:
 
 
 class HostLock:
-    """Held while this process lives, by at most one scaler per Triton and user of this host."""
+    """Held while this process lives, by at most one scaler of this host."""
 
-    def __init__(self, triton_grpc: str, folder: Path | None = None) -> None:
-        """Raises OwnedByOther, with the pid of the one that holds it."""
-        folder = own_folder(folder or default_folder())
-        path = folder / f"{re.sub('[^A-Za-z0-9.]', '_', canonical(triton_grpc))}.lock"
+    def __init__(self, path: Path, what: str) -> None:
+        """Raises OwnedByOther, with the pid of the one that holds it. `what` it scales, in words."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,11 +85,22 @@ class HostLock:
             holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
             os.close(self._fd)
             raise OwnedByOther(
-                f"another scaler (pid {holder or 'unknown'}) on this host scales Triton {triton_grpc}; "
+                f"another scaler (pid {holder or 'unknown'}) on this host scales {what}; "
                 "two would undo each other's work: stop that one, or use it"
             ) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+
+    @classmethod
+    def of_triton(cls, triton_grpc: str, folder: Path | None = None) -> HostLock:
+        """Of this user's scalers: a folder for all could not be trusted."""
+        name = re.sub("[^A-Za-z0-9.]", "_", canonical(triton_grpc))
+        return cls(own_folder(folder or default_folder()) / f"{name}.lock", f"Triton {triton_grpc}")
+
+    @classmethod
+    def of_node(cls, node_socket: str) -> HostLock:
+        """Beside its socket, so under whatever name its Triton is known."""
+        return cls(Path(node_socket).parent / "scaler.lock", f"the node at {node_socket}")
 
     def close(self) -> None:
         os.close(self._fd)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -32,38 +31,38 @@ class Triton(Protocol):
     async def statistics(self, model: str) -> Any: ...
 
 
-@dataclass(frozen=True)
-class Proof:
-    """What was seen while Triton worked. `in_place` None: no request had ever come, so nothing can tell."""
+async def apply(triton: Triton, served: ModelConfig, wanted: ModelConfig) -> bool | None:
+    """Returns when Triton has done it, however long it takes, and whether it was in place.
 
-    in_place: bool | None
-    was_always_ready: bool
-
-
-async def apply(triton: Triton, served: ModelConfig, wanted: ModelConfig) -> Proof:
-    """Returns when Triton has done it, however long it takes. Raises LoadRefused, ConfigRefused, ConfigDrifted."""
+    In place is what left the model READY all the time and let its counters go on. None: no request had ever come,
+    so nothing tells. Raises LoadRefused, ConfigRefused, ConfigDrifted.
+    """
     model = served.name
     before = await sample(triton, model)
     call = asyncio.create_task(triton.load(model, update.override_json(served, wanted), FOR_EVER_S))
-    last, is_reset, was_always_ready = before, False, True
-    while not is_reset and not call.done():
+    last, was_in_place = before, True
+    while was_in_place and not call.done():
         await asyncio.wait({call}, timeout=LOOK_S)
-        with contextlib.suppress(ScaleError):
-            was_always_ready = was_always_ready and await triton.is_ready(model)
+        with contextlib.suppress(ScaleError):  # one look less; the last one counts
             now = await sample(triton, model)
-            is_reset, last = calm.is_reset(last, now), now
+            was_in_place = await triton.is_ready(model) and not calm.is_reset(last, now)
+            last = now
     await call
-    is_reset = is_reset or calm.is_reset(last, await sample(triton, model))
-    now_served = await triton.config(model)
-    changed = update.differences(now_served, wanted)
-    if list(now_served.instance_group) != list(wanted.instance_group):
+    was_in_place = was_in_place and not calm.is_reset(last, await sample(triton, model))
+    await _check_served(triton, wanted)
+    return None if was_in_place and before.num_requests == 0 else was_in_place
+
+
+async def _check_served(triton: Triton, wanted: ModelConfig) -> None:
+    served = await triton.config(wanted.name)
+    changed = update.differences(served, wanted)
+    if list(served.instance_group) != list(wanted.instance_group):
         changed.append("instance_group")
     if changed:
         raise ConfigDrifted(
-            f"model {model!r}: after the update Triton serves another {', '.join(changed)} than was sent; "
+            f"model {wanted.name!r}: after the update Triton serves another {', '.join(changed)} than was sent; "
             "somebody else changes it, or this Triton completes configs (reload the model from its repository)"
         )
-    return Proof(False if is_reset else (None if before.num_requests == 0 else True), was_always_ready)
 
 
 async def wait_safe(

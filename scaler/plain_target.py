@@ -20,12 +20,13 @@ from scaler.model_lock import ModelLock
 from scaler.observation import Counts
 from scaler.outstanding import Outstanding
 from scaler.ownership import Watch, owner_id, with_mark
-from scaler.plain_actuator import FOR_EVER_S, Proof
+from scaler.plain_actuator import FOR_EVER_S
 from scaler.plain_update import check_foreign, num_instances, with_count
 from scaler.resting import RestingConfigs
 from scaler.target import Limits, ScaleResult
 
-NOTHING_TO_PROVE = Proof(in_place=None, was_always_ready=True)
+NOTHING_TO_PROVE = None
+"""`in_place` where nothing stayed that an update could have restarted."""
 MAX_RELOADS = 2
 """The first update of a model may be a full reload: Triton completed its config, or its stub wrote a file beside
 model.py. Triton then has what we sent, so the next one can not, unless a file keeps changing."""
@@ -139,14 +140,14 @@ class PlainTarget:
                 check_foreign(config)
                 self._watch(model).check(model, started_s)
                 config = await self._claim.make(model, config)
-                after, proof = await self._change(config, wanted)
+                after, in_place = await self._change(config, wanted)
             elif wanted:
-                after, proof = await self._bring_back(model, wanted)
+                after, in_place = await self._bring_back(model, wanted)
             else:
-                after, proof = 0, NOTHING_TO_PROVE
-        return ScaleResult(model, before, after, time.monotonic() - started_s, proof.in_place)
+                after, in_place = 0, NOTHING_TO_PROVE
+        return ScaleResult(model, before, after, time.monotonic() - started_s, in_place)
 
-    async def _change(self, config: ModelConfig, wanted: int) -> tuple[int, Proof]:
+    async def _change(self, config: ModelConfig, wanted: int) -> tuple[int, bool | None]:
         model, limits = config.name, self._limits(config.name)
         if wanted == 0:
             await self._wait_safe(config, limits)
@@ -161,10 +162,10 @@ class PlainTarget:
         if after < before:
             await self._wait_safe(config, limits)
         work = plain_actuator.apply(self._triton, config, changed)
-        proof = await self._outstanding.send(model, after, work, limits.start_deadline_s)
+        in_place = await self._outstanding.send(model, after, work, limits.start_deadline_s)
         self._watch(model).leave(changed)
-        self._note(model, proof)
-        return after, proof
+        self._note(model, in_place)
+        return after, in_place
 
     async def _wait_safe(self, config: ModelConfig, limits: Limits) -> None:
         await plain_actuator.wait_safe(
@@ -174,7 +175,7 @@ class PlainTarget:
             timeout_s=limits.drain_timeout_s,
         )
 
-    async def _bring_back(self, model: str, wanted: int) -> tuple[int, Proof]:
+    async def _bring_back(self, model: str, wanted: int) -> tuple[int, bool | None]:
         config, limits = self._configs.recall(model), self._limits(model)
         if config is None:
             load = self._triton.load_from_repository(model, FOR_EVER_S)
@@ -195,8 +196,8 @@ class PlainTarget:
                 "the scaler"
             )
 
-    def _note(self, model: str, proof: Proof) -> None:
-        if proof.in_place is not False:
+    def _note(self, model: str, in_place: bool | None) -> None:
+        if in_place is not False:
             self._reloads[model] = 0
             return
         self._reloads[model] = self._reloads.get(model, 0) + 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scaler.draining import Say
-from scaler.errors import NodeUnreachable
+from scaler.errors import NodeUnreachable, OwnedByOther
 from scaler.node_client import NodeClient
 from scaler.node_target import NodeTarget
 from scaler.observation import Counts
@@ -36,7 +36,13 @@ class TritonTarget:
 
         Raises OwnedByOther.
         """
-        self._lock = HostLock(triton_grpc)
+        self._locks = [HostLock.of_triton(triton_grpc)]
+        if node_socket:
+            try:
+                self._locks.append(HostLock.of_node(node_socket))
+            except OwnedByOther:
+                self._unlock()
+                raise
         self._triton = TritonClient(triton_grpc)
         self._plain = PlainTarget(self._triton, run_dir, limits=limits, say=say)
         self._node = NodeClient(node_socket) if node_socket else None
@@ -51,7 +57,11 @@ class TritonTarget:
         await self._triton.close()
         if self._node:
             await self._node.close()
-        self._lock.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        for lock in self._locks:
+            lock.close()
 
     async def counts(self, model: str) -> Counts | None:
         try:

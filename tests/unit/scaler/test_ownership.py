@@ -138,12 +138,20 @@ def test_a_scaler_keeps_its_name_in_its_run_directory(tmp_path: Path) -> None:
 
 def test_one_scaler_a_triton_on_one_host(tmp_path: Path) -> None:
     """By address, whatever the run directories; the one that refuses names the other's pid."""
-    first = HostLock("127.0.0.1:8001", tmp_path)
+    first = HostLock.of_triton("127.0.0.1:8001", tmp_path)
     with pytest.raises(OwnedByOther, match=r"another scaler \(pid \d+\) on this host scales Triton"):
-        HostLock("localhost:8001", tmp_path)
-    HostLock("127.0.0.1:9001", tmp_path).close()
+        HostLock.of_triton("localhost:8001", tmp_path)
+    HostLock.of_triton("127.0.0.1:9001", tmp_path).close()
     first.close()
-    HostLock("localhost:8001", tmp_path).close()
+    HostLock.of_triton("localhost:8001", tmp_path).close()
+
+
+def test_one_scaler_a_node_under_whatever_name_its_triton_is_known(tmp_path: Path) -> None:
+    """The lock lies beside the node's socket."""
+    held = HostLock.of_node(str(tmp_path / "control.sock"))
+    with pytest.raises(OwnedByOther, match=r"on this host scales the node at .*control.sock"):
+        HostLock.of_node(str(tmp_path / "control.sock"))
+    held.close()
 
 
 def test_a_lock_folder_that_somebody_else_made_is_not_trusted(tmp_path: Path) -> None:
@@ -151,7 +159,7 @@ def test_a_lock_folder_that_somebody_else_made_is_not_trusted(tmp_path: Path) ->
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(OwnedByOther, match="not a folder of this user"):
-        HostLock("127.0.0.1:8001", tmp_path / "link")
+        HostLock.of_triton("127.0.0.1:8001", tmp_path / "link")
 
 
 def test_all_names_of_the_loopback_are_one() -> None:
