@@ -58,7 +58,7 @@ def _queue(
     if queue.value < limit:
         return None
     each = f" ({out.queue:g} each)" if out.queue_per_instance else ""
-    words = f"queue {queue.value:g} ≥ {limit:g}{each}"
+    words = f"queue {queue.value:.0f} ≥ {limit:g}{each}"
     if counts.starting:
         # It goes on growing until they serve, however many there will be (aibrix#2670).
         return Crossed(words, counts.total)
