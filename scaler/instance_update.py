@@ -89,12 +89,14 @@ def number_of(model: str, instance: str) -> int:
 
 
 def choose_victims(names: Sequence[str], loads: Sequence[InstanceLoad], num: int) -> tuple[str, ...]:
-    """The least in flight first, then the newest. One that nobody is attached to serves nobody: it goes first."""
+    """The least in flight first, then the newest. One without a stub or a worker serves nobody: it goes first."""
     known = {load.instance: load for load in loads}
 
     def cost(name: str) -> tuple[int, int]:
         load = known.get(name)
-        return (load.in_flight, -load.attached_unix_ms) if load else (-1, 0)
+        if load is None:
+            return (-2, 0)
+        return (load.in_flight if load.has_worker else -1, -load.attached_unix_ms)
 
     return tuple(sorted(names, key=cost)[:num])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from google.protobuf import json_format
@@ -71,6 +72,15 @@ def test_an_instance_nobody_is_attached_to_goes_first() -> None:
     """It serves no one."""
     loads = [load("chat-0"), load("chat-2", attached_unix_ms=9)]
     assert update.choose_victims(["chat-0", "chat-1", "chat-2"], loads, 1) == ("chat-1",)
+
+
+def test_an_instance_that_is_still_starting_goes_before_one_that_serves() -> None:
+    """ray#43034: scale-in kept the cold and killed the warm. chat-0 is idle and warm, chat-1 waits for a worker."""
+    loads = [
+        load("chat-0", attached_unix_ms=2),
+        replace(load("chat-1", attached_unix_ms=1), has_worker=False),
+    ]
+    assert update.choose_victims(["chat-0", "chat-1"], loads, 1) == ("chat-1",)
 
 
 @pytest.mark.parametrize("wanted", [0, -1, 65])
