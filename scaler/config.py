@@ -20,6 +20,9 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     workloads: dict[str, str]
     """Model -> "deployment/chat", "statefulset/chat" or PLURAL.VERSION.GROUP/NAME."""
+    max_here: dict[str, int] = {}
+    """With target both: from how many instances of a model on its own Triton the rest are pods, however much room
+    there is."""
     namespace: str = "default"
     kubeconfig: str = ""
     """"": this pod's service account, else the user's own."""
@@ -34,6 +37,11 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 Workload.parse(text, self.namespace)
             except ValueError as exc:
                 raise ValueError(f"kubernetes.workloads[{model}]: {exc}") from exc
+        for model, count in self.max_here.items():
+            _require(
+                model in self.workloads and count >= 0,
+                f"kubernetes.max_here[{model}] = {count}, must be 0 or more of a model with a workload",
+            )
 
 
 class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,6 +97,10 @@ class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         by_keda = self.kubernetes is not None and self.kubernetes.by_keda
         _require(by_keda == bool(self.keda_address), "keda_address and kubernetes.by_keda go together")
         _require(
+            not by_keda or _is_address(self.keda_address),
+            f"keda_address = {self.keda_address!r}, must be host:port",
+        )
+        _require(
             not (by_keda and self.dry_run), "dry_run = true with by_keda: KEDA acts on whatever it is told"
         )
         _require(
@@ -117,6 +129,11 @@ class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if not token:
             raise ConfigInvalid(f"token_file {self.token_file} is empty; without it anybody would be let in")
         return token
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdigit() and int(port) <= 65535
 
 
 def _require(holds: bool, text: str) -> None:

@@ -8,7 +8,8 @@ nothing to and fro.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from scaler.errors import CountsUnknown
 from scaler.observation import Counts
@@ -32,19 +33,27 @@ def split(wanted: int, here: int, beyond: int, room: int | None) -> Split:
 
 
 class Handover:
-    """A Target over two. Its counts are those of both together, with room without end.
+    """A Target over two. Its counts are those of both together, with room as there is beyond.
 
+    `max_here`: by model, how many are enough for this node; None: as many as fit.
     While nobody can count beyond, the last known count stands and the node is all the room there is: an outage
     there must not stop scaling here.
     """
 
-    def __init__(self, here: Target, beyond: Target) -> None:
+    def __init__(
+        self,
+        here: Target,
+        beyond: Target,
+        *,
+        max_here: Callable[[str], int | None] = lambda model: None,
+    ) -> None:
         self._here = here
         self._beyond = beyond
+        self._max_here = max_here
         self._last_beyond: dict[str, Counts] = {}
 
     async def counts(self, model: str) -> Counts | None:
-        here, beyond = await asyncio.gather(self._here.counts(model), self._beyond.counts(model))
+        here, beyond = await self._look(model)
         known = self._known(model, beyond)
         if here is None or known is None:
             return None
@@ -57,7 +66,7 @@ class Handover:
 
     async def scale(self, model: str, wanted: int, reason: str) -> ScaleResult:
         """Both parts at once; the failure of one does not stop the other, and is raised when that has ended."""
-        here, beyond = await asyncio.gather(self._here.counts(model), self._beyond.counts(model))
+        here, beyond = await self._look(model)
         beyond = self._known(model, beyond)
         if here is None or beyond is None:
             raise CountsUnknown(
@@ -82,6 +91,14 @@ class Handover:
             in_place=all(result.in_place is not False for result in done),
             detail=f"here {here.total}→{parts.here}, beyond {beyond.total}→{parts.beyond}",
         )
+
+    async def _look(self, model: str) -> tuple[Counts | None, Counts | None]:
+        here, beyond = await asyncio.gather(self._here.counts(model), self._beyond.counts(model))
+        most = self._max_here(model)
+        if here is not None and most is not None:
+            left = max(0, most - here.total)
+            here = replace(here, room=left if here.room is None else min(left, here.room))
+        return here, beyond
 
     def _known(self, model: str, now: Counts | None) -> Counts | None:
         if now is not None:

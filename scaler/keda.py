@@ -85,7 +85,8 @@ class ExternalScaler(pb_grpc.ExternalScalerServicer):
                         sent = state
                         yield state
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), LOOK_AGAIN_S)
+                    async with asyncio.timeout(LOOK_AGAIN_S):
+                        await changed.wait()
 
     async def StreamMetricSpec(
         self, request: pb.ScaledObjectRef, context: Context

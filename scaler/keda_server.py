@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from types import TracebackType
 
-import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from contracts import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda import ExternalScaler, ReplicaSource
+from scaler.server import Access, server_of
 
 STOP_S = 2.0
 SERVICE = "externalscaler.ExternalScaler"
 
 
+def open_access(address: str, control: Access) -> Access:
+    """For `address` (host:port), with the control port's TLS. These calls change nothing and tell one number a
+    model, so nobody is asked who he is, and a cluster's network may do without TLS."""
+    host, _, port = address.rpartition(":")
+    return replace(control, host=host.strip("[]"), port=int(port), token="", allow_insecure=True)
+
+
 class KedaServer:
     """`async with KedaServer(...) as server`. Health is on the same port, for a pod's probes."""
 
-    def __init__(
-        self,
-        source: ReplicaSource,
-        address: str = "127.0.0.1:9003",
-        tls: grpc.ServerCredentials | None = None,
-    ) -> None:
+    def __init__(self, source: ReplicaSource, access: Access) -> None:
+        """Raises ConfigInvalid, NotListening."""
         self._scaler = ExternalScaler(source)
         self._health = health.aio.HealthServicer()
-        self._address = address
-        self._tls = tls
-        self.port = 0
-
-    async def __aenter__(self) -> KedaServer:
-        self._server = grpc.aio.server()
+        self._server, self.port = server_of(access)
         pb_grpc.add_ExternalScalerServicer_to_server(self._scaler, self._server)  # type: ignore[no-untyped-call]  # generated
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        if self._tls:
-            self.port = self._server.add_secure_port(self._address, self._tls)
-        else:
-            self.port = self._server.add_insecure_port(self._address)
+
+    async def __aenter__(self) -> KedaServer:
         self._running = asyncio.create_task(self._scaler.run())
         await self._server.start()
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)

@@ -124,9 +124,12 @@ class KubernetesApi:
     async def _call(self, function: Callable[..., Json], **arguments: Any) -> Json:
         loop = asyncio.get_running_loop()
         timeout_s = CALL_TIMEOUT_S
-        work = loop.run_in_executor(self._threads, lambda: function(**arguments, _request_timeout=timeout_s))
         try:
-            return await asyncio.wait_for(work, timeout_s + 1)
+            # Not wait_for: Python 3.11's loses a cancel that comes together with the answer.
+            async with asyncio.timeout(timeout_s + 1):
+                return await loop.run_in_executor(
+                    self._threads, lambda: function(**arguments, _request_timeout=timeout_s)
+                )
         except self._client.ApiException as exc:
             kind = Conflict if exc.status == 409 else KubernetesRefused
             raise kind(f"Kubernetes at {self.server}: {exc.status} {_words(exc)}") from exc

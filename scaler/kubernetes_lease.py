@@ -26,7 +26,9 @@ class Api(Protocol):
 class KubernetesLease:
     """A `lease.Store`."""
 
-    def __init__(self, api: Api, namespace: str, name: str = "tidegate-scaler") -> None:
+    NAME = "tidegate-scaler"
+
+    def __init__(self, api: Api, namespace: str, name: str = NAME) -> None:
         self._api = api
         self._kind = Resource("coordination.k8s.io", "v1", "leases", namespace)
         self._name = name

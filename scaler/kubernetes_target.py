@@ -75,12 +75,12 @@ class KubernetesTarget:
         self._said: dict[str, str] = {}
 
     async def counts(self, model: str) -> Counts | None:
-        """Raises ModelUnknown; None while nobody answers."""
+        """Raises ModelUnknown for a model without a workload; None when the workload cannot be counted."""
         kept = self._of(model)
         try:
             async with kept.turn:
                 seen = await self._look(model, kept)
-        except (KubernetesUnreachable, KubernetesRefused) as exc:
+        except (ModelUnknown, KubernetesUnreachable, KubernetesRefused) as exc:
             self._say_once(model, f"{model}: {exc}", type(exc).__name__)
             return None
         if seen.counts is None:
@@ -151,7 +151,7 @@ class KubernetesTarget:
         scale, whole = await asyncio.gather(self._api.scale(kind, name), self._api.get(kind, name))
         if scale is None or whole is None:
             why = "there is no such object" if whole is None else "its kind has no scale subresource"
-            raise ModelUnknown(f"{model!r} is {kept.workload}: {why}")
+            raise ModelUnknown(f"{kept.workload}: {why}")
         seen = Seen(scale, whole)
         if kept.writers.saw(seen.wanted, self._clock()) and kept.has_written:
             self._say(f"{model}: {seen.last_writer()} set replicas = {seen.wanted} of {kept.workload}")

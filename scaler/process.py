@@ -19,7 +19,7 @@ from scaler.config import ScalerConfig
 from scaler.errors import GpuUnreadable, NotLeader, OwnedByOther, StateHeld
 from scaler.gpu import GpuMeter
 from scaler.health import Health
-from scaler.keda_server import KedaServer
+from scaler.keda_server import KedaServer, open_access
 from scaler.kept_book import open_book
 from scaler.kept_start_times import KeptStartTimes
 from scaler.kubernetes_api import KubernetesApi
@@ -28,6 +28,7 @@ from scaler.led import LedBook
 from scaler.loop import Loop
 from scaler.node_client import NodeClient
 from scaler.policy import ModelPolicy
+from scaler.sampled import Sampled
 from scaler.server import server_of
 from scaler.service import ScalerService
 from scaler.target import Limits
@@ -88,10 +89,11 @@ class ScalerProcess:
         self._leadership = leadership
         server, port = server_of(access)
         if chosen.replicas is not None:  # before all else: KEDA asks once what to ask for (keda#7729)
-            await parts.enter_async_context(KedaServer(chosen.replicas, config.keda_address))
+            keda = open_access(config.keda_address, access)
+            await parts.enter_async_context(KedaServer(chosen.replicas, keda))
         loop = Loop(
             LedBook(WatchedBook(book, config.models), leadership),
-            collector,
+            Sampled(collector, chosen.measured, 0.4 * config.tick_s) if api else collector,
             chosen.target,
             clock=clock,
             say=self._say,

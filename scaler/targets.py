@@ -20,7 +20,9 @@ from scaler.leader import Leadership, new_name
 from scaler.lease import LeaseLeadership
 from scaler.led import LedReplicas, LedTarget
 from scaler.observation import Counts
+from scaler.sampled import Counted, Served
 from scaler.target import Limits, ScaleResult, Target
+from scaler.triton_client import TritonClient
 from scaler.triton_target import TritonTarget
 from scaler.workload import Workload
 
@@ -30,6 +32,8 @@ Say = Callable[[str], None]
 @dataclass(frozen=True)
 class Chosen:
     target: Target
+    measured: Counted
+    """How many instances the figures are of; the target may have more."""
     words: str
     """ "triton 127.0.0.1:8001"."""
     replicas: LedReplicas | None
@@ -47,8 +51,12 @@ def choose(
 ) -> Chosen:
     """What has to be closed goes into `parts`. Raises OwnedByOther."""
     here, pods, replicas, words = None, None, None, []
-    if config.target != "kubernetes":
-        here = TritonTarget(
+    if config.target == "kubernetes":
+        triton = TritonClient(config.triton_grpc)
+        parts.push_async_callback(triton.close)
+        measured: Counted = Served(triton)
+    else:
+        measured = here = TritonTarget(
             config.triton_grpc,
             Path(config.run_dir or config.state_dir),
             node_socket=config.node_socket,
@@ -63,9 +71,9 @@ def choose(
         words.append(f"kubernetes {config.kubernetes.namespace}{' by KEDA' if replicas else ''}")
     if config.dry_run:
         words.append("dry run")
-    target = _joined(here, pods, set(config.kubernetes.workloads) if config.kubernetes else set())
+    target = _joined(here, pods, config.kubernetes)
     target = DryRun(target, say=say) if config.dry_run else target
-    return Chosen(LedTarget(target, leadership), ", ".join(words), replicas)
+    return Chosen(LedTarget(target, leadership), measured, ", ".join(words), replicas)
 
 
 def lead(config: ScalerConfig, api: KubernetesApi | None, say: Say) -> Leadership:
@@ -107,12 +115,13 @@ def _pods(
     return asked, LedReplicas(asked, leadership)
 
 
-def _joined(here: Target | None, pods: Target | None, in_pods: set[str]) -> Target:
-    if here is None or pods is None:
+def _joined(here: Target | None, pods: Target | None, kubernetes: KubernetesConfig | None) -> Target:
+    if here is None or pods is None or kubernetes is None:
         both = here or pods
         assert both is not None  # noqa: S101 - the config has one of them at least
         return both
-    return _ByModel(here, Handover(here, pods), in_pods)
+    over = Handover(here, pods, max_here=kubernetes.max_here.get)
+    return _ByModel(here, over, set(kubernetes.workloads))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 from scaler.errors import ModelUnknown, WantedUnknown
 from scaler.keda_server import KedaServer
+from scaler.server import Access
 
 MODELS = ("chat", "embed")
 
@@ -39,7 +40,7 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    async with KedaServer(Typed(lines), "127.0.0.1:0") as server:
+    async with KedaServer(Typed(lines), Access(port=0)) as server:
         print(server.port, flush=True)
         await stopped.wait()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -96,6 +97,21 @@ async def test_a_server_that_hangs_is_given_up_at_the_deadline(
         with pytest.raises(KubernetesUnreachable, match=r"0\.1 s allowed"):
             await api.get(DEPLOYMENTS, "chat")
     assert time.monotonic() - started_s < 25
+
+
+async def test_a_cancel_that_comes_with_the_answer_is_heeded(
+    api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a scaler that is told to stop in that moment competes for its lease for ever."""
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(asyncio.get_running_loop(), "run_in_executor", lambda *arguments: answer)
+    call = asyncio.create_task(api.get(DEPLOYMENTS, "chat"))
+    await asyncio.sleep(0)
+    answer.set_exception(OSError("gone"))
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    monkeypatch.undo()
 
 
 def test_without_the_client_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,14 @@ def write(folder: Path, **settings: Any) -> Path:
             },
             "dry_run = true with by_keda: KEDA acts on whatever it is told",
         ),
+        (
+            {"target": "both", "kubernetes": PODS | {"by_keda": True}, "keda_address": ":9003"},
+            "keda_address = ':9003', must be host:port",
+        ),
+        (
+            {"target": "both", "kubernetes": PODS | {"max_here": {"embed": 2}}},
+            "kubernetes.max_here[embed] = 2, must be 0 or more of a model with a workload",
+        ),
         ({"target": "nomad"}, "Invalid enum value 'nomad'"),
         ({"models": ["chat", "chat"]}, "each may stand there once"),
         ({"token_file": "/nowhere"}, "token_file /nowhere can't be read: No such file"),

@@ -123,6 +123,17 @@ async def test_a_node_that_cannot_be_counted_is_not_empty() -> None:
         await blind.scale("chat", 6, "test")
 
 
+async def test_a_node_can_be_full_by_decree() -> None:
+    """max_here 4: of 9 wanted, 4 here, whatever would fit; the other model has all its room."""
+    here, beyond = FakeTarget(Counts(2, room=50)), FakeTarget(Counts(0))
+    both = Handover(here, beyond, max_here={"chat": 4}.get)
+    await both.scale("chat", 9, "test")
+    assert (here.asked, beyond.asked) == ([4], [5])
+    here.found = Counts(2, room=50)
+    await both.scale("embed", 20, "test")
+    assert here.asked == [4, 15]
+
+
 async def test_one_parts_failure_is_raised_after_the_other_has_ended() -> None:
     """The node does not drain in time; the pods beyond go all the same."""
     here = FakeTarget(Counts(8), DrainTimeout("chat-7 has 2 requests"))
