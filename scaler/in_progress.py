@@ -26,7 +26,7 @@ class Change:
 def merged(counts: Counts, change: Change | None) -> Counts:
     """`counts` with what was asked for and does not show yet: instances that come are starting, and those that are
     to go are draining, whether or not their drain has begun (aibrix#2670)."""
-    if change is None or change.is_given_up:
+    if change is None:
         return counts
     if change.is_out:
         return replace(counts, starting=max(counts.starting, change.num_wanted - counts.ready))

@@ -203,6 +203,7 @@ class FakeTarget:
         try:
             await self.clock.until(self.clock() + self.drain_s)
         except asyncio.CancelledError:
+            await settle(5)  # letting them serve on takes calls, too
             self.ready[model] = before
             raise
         finally:

@@ -13,6 +13,7 @@ from scaler.errors import LoadRefused
 from scaler.forecast import Forecaster
 from scaler.loop import Loop
 from scaler.observation import Observation
+from scaler.start_times import UNKNOWN_LEAD_S
 from scaler.testing import FakeClock, settle
 from tests.unit.scaler.rig import POLICY, Rig
 
@@ -74,14 +75,16 @@ async def test_load_that_returns_takes_a_drain_back():
 
 
 async def test_more_than_a_drain_gives_back_is_added_after_it():
-    """3→2 drains when 6 are wanted: 3 at once, then the other three in the same change."""
+    """3→2 drains when 6 are wanted: 3 at once, then the other three in the same change, of which the view tells."""
     rig = Rig(options={"decide": told(2, 6)})
     rig.target.ready["chat"] = 3
-    rig.target.drain_s = 60.0
+    rig.target.drain_s = rig.target.start_s = 60.0
     await rig.tick(2)
     assert rig.target.calls == [("chat", 2), ("chat", 6)]
-    await rig.tick()
+    assert (rig.view.change.num_wanted, rig.view.wanted) == (6, 6)
+    await rig.tick(60)
     assert rig.target.ready["chat"] == 6
+    assert rig.view.change is None
     assert rig.target.num_overlaps == 0
 
 
@@ -164,6 +167,21 @@ async def test_each_instance_that_comes_up_begins_the_deadline_anew():
     assert rig.view.observation.counts.ready == 4
 
 
+async def test_more_that_is_asked_for_begins_the_deadline_anew():
+    """2 wanted, and 4 after 50 s of its 60: at 65 s nothing has been given up."""
+    rig = Rig(
+        POLICY.replace("min_instances: 1,", "min_instances: 1, start_deadline_s: 60,"),
+        options={"decide": told(2, *itertools.repeat(HOLD, 49), 4)},
+    )
+    rig.target.start_s = float("inf")
+    await rig.tick(65)
+    assert rig.view.last_error == ""
+    assert rig.view.observation.counts.total == 4
+    await rig.tick(50)
+    assert "gave up 3 instances" in rig.view.last_error
+    assert rig.view.observation.counts.total == 1
+
+
 async def test_a_change_that_fails_is_tried_again_with_growing_pauses():
     """Refused every time, pressing all the while: at 1, 2, 4, 8, 16, 32, then 60 s apart; the cooldown of 60 s
     for changes that did not happen does not count."""
@@ -175,16 +193,44 @@ async def test_a_change_that_fails_is_tried_again_with_growing_pauses():
     assert len([line for line in rig.said if "failed" in line]) == 1
 
 
+async def test_a_success_forgets_the_failures_before_it():
+    """Failed three times, then done, then failed again: tried again after 1 s, not after 8."""
+    rig = Rig(options={"decide": told(*itertools.repeat(2, 8), HOLD, 3, 3)})
+    rig.target.error = LoadRefused("no")
+    await rig.tick(4)
+    rig.target.error = None
+    await rig.tick(5)
+    assert rig.target.ready["chat"] == 2
+    rig.target.error, rig.target.calls = LoadRefused("no"), []
+    await rig.tick(2)
+    assert rig.target.calls == [("chat", 3), ("chat", 3)]
+
+
 async def test_a_change_that_failed_leaves_no_cooldown_behind():
-    """min 2 of 1 and a target that refuses: last_out_s is as before, so the next try is not kept back for 60 s."""
+    """Cooldown 600 s, refused for half a minute: the next try comes a minute later at most."""
     rig = Rig(POLICY.replace("min_instances: 1", "min_instances: 1, cooldown_out_s: 600"))
     rig.load.busy["chat"] = 3.5
     rig.target.error = LoadRefused("no")
-    await rig.tick(10)
+    await rig.tick(30)
     rig.target.error = None
-    await rig.tick(60)
+    await rig.tick(70)
     assert rig.target.ready["chat"] > 1
     assert rig.view.last_error == ""
+
+
+async def test_scale_outs_that_failed_do_not_make_it_more_patient():
+    """One reversal doubles the scale-in windows; ten failed tries of the same one double them once."""
+    rig = Rig()
+    rig.target.ready["chat"] = 4
+    rig.load.busy["chat"] = 0.3
+    await rig.tick(310)
+    rig.load.busy["chat"] = 3.0
+    rig.target.error = LoadRefused("no")
+    await rig.tick(200)
+    rig.target.error = None
+    decision = await rig.tick(100)
+    assert rig.target.ready["chat"] > 3
+    assert decision.state.patience == 2.0
 
 
 async def test_the_wait_for_a_failed_change_is_said_with_the_decision():
@@ -325,6 +371,14 @@ async def test_start_times_are_measured_from_the_call_to_serving():
     assert rig.view.spec.lead_s == pytest.approx(42.0)
 
 
+async def test_a_removal_is_no_start_time():
+    """4→2 takes 42 s of draining; the lead is still what it is before any start."""
+    rig = Rig(options={"decide": told(2)})
+    rig.target.ready["chat"], rig.target.drain_s = 4, 42.0
+    await rig.tick(45)
+    assert rig.view.spec.lead_s == UNKNOWN_LEAD_S
+
+
 async def test_the_forecast_is_fed_with_the_demand_and_raises_the_floor():
     """2.5 busy is what it is told each tick; the floor of 3 that it gives is in the spec."""
     seen: list[float] = []
@@ -445,20 +499,36 @@ async def test_ticks_keep_to_their_schedule_however_long_each_takes():
 
 
 async def test_ticks_that_were_missed_are_left_out_counted_and_said_once_a_minute():
-    """Every tick takes 3.4 s: at 0, 3, 6 s; two or three of the schedule are left out each time."""
+    """The first tick takes 3.4 s, the others 1.5: 2 left out, then every second one; no burst makes up for them."""
     clock, at = FakeClock(), []
     rig = Rig(clock=clock, options={"decide": told(), "sleep": clock.sleep})
 
     async def counts(model: str):
         at.append(round(clock() - begun_s, 6))
-        clock.advance(3.4)
+        clock.advance(1.5 if at[1:] else 3.4)
 
     begun_s = clock()
     rig.target.counts = counts
     await run_for(rig.loop, 200)
-    assert at[:4] == [0.0, 3.4, 6.8, 10.2]
-    assert rig.loop.num_missed_ticks >= 6
+    assert at[:4] == [0.0, 3.4, 4.9, 6.4]
+    assert rig.loop.num_missed_ticks >= 3
     assert len([line for line in rig.said if "missed" in line]) == 1
+
+
+async def test_after_one_slow_tick_the_schedule_is_the_old_one():
+    """3.4 s, then next to nothing each: at 0, 3.4, 4, 5 s."""
+    clock, at = FakeClock(), []
+    rig = Rig(clock=clock, options={"decide": told(), "sleep": clock.sleep})
+
+    async def counts(model: str):
+        at.append(round(clock() - begun_s, 6))
+        clock.advance(0.0 if at[1:] else 3.4)
+
+    begun_s = clock()
+    rig.target.counts = counts
+    await run_for(rig.loop, 400)
+    assert at[:4] == [0.0, 3.4, 4.0, 5.0]
+    assert rig.loop.num_missed_ticks == 2
 
 
 async def test_a_loop_goes_on_after_a_tick_that_failed_as_a_whole():
