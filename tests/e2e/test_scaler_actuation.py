@@ -56,7 +56,9 @@ async def test_an_instance_whose_initialize_hangs_is_given_up_and_nothing_else_i
             again = await target.scale("echo", 2, "queue")
         assert (again.after, again.in_place, outcomes.failures) == (2, True, [])
         names = [line.split()[0] for line in init_log.read_text().splitlines()]
-        assert sorted(names) == ["echo-0_0", "echo-1_0", "echo-2_0", "echo-3_0"]
+        # Those that were given up may have been ended before they came as far as initialize.
+        assert sorted(set(names) - {"echo-1_0", "echo-2_0"}) == ["echo-0_0", "echo-3_0"]
+        assert len(names) == len(set(names))
         assert "serves again" not in up.output
         await triton.close()
 
