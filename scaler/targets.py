@@ -24,6 +24,7 @@ from scaler.sampled import Counted, Served
 from scaler.target import Limits, ScaleResult, Target
 from scaler.triton_client import TritonClient
 from scaler.triton_target import TritonTarget
+from scaler.unhurried import Unhurried
 from scaler.workload import Workload
 
 Say = Callable[[str], None]
@@ -108,7 +109,7 @@ def _pods(
     workloads = {
         model: Workload.parse(text, kubernetes.namespace) for model, text in kubernetes.workloads.items()
     }
-    target = KubernetesTarget(api, workloads, say=say)
+    target = Unhurried(KubernetesTarget(api, workloads, say=say))
     if not kubernetes.by_keda:
         return target, None
     asked = KedaTarget(target, decides=lambda: leadership.is_leader)
