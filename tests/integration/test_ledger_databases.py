@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select, update
 
 from ledger import schema
-from ledger.calls import FIELDS
+from ledger.call_query import CallFilter, Order, find
+from ledger.call_summary import Percentiles, Summary, summarize
+from ledger.calls import FIELDS, CallRow
 from ledger.errors import KeyUnknown, KeyUnusable, LedgerUnreadable, RevisionMoved
 from ledger.keys import KeyStore, parse_key
 from ledger.retention import delete_some
@@ -342,13 +344,77 @@ def test_a_batch_whose_commit_was_not_answered_is_written_once(store: Store) -> 
     writer.close()
 
 
+@pytest.mark.parametrize("order", ["newest", "oldest", "slowest"])
+def test_every_call_is_on_one_page(store: Store, order: Order) -> None:
+    """23 calls, four at a time equal in time and duration; pages of 5, and a call comes in between."""
+    _put(
+        store, [call(number // 4, request_id=f"{number}", duration_s=number // 4 / 7) for number in range(23)]
+    )
+    wanted, after, pages = CallFilter(until_unix_s=NOON + 100), None, []
+    while True:
+        page = find(store, wanted, order=order, limit=5, after=after)
+        pages.append(page.calls)
+        after = page.next
+        if after is None:
+            break
+        _put(store, [call(100)])
+    assert [len(page) for page in pages] == [5, 5, 5, 5, 3]
+    found = [row for page in pages for row in page]
+    assert len({row.request_id for row in found}) == 23
+    numbers = [row.started_unix_s if order != "slowest" else row.duration_s for row in found]
+    assert numbers == sorted(numbers, reverse=order != "oldest")
+
+
+def test_a_summary_is_what_one_would_count(store: Store) -> None:
+    """Two days, two outcomes, calls without a first token, and a service that nobody calls in that time."""
+    day = 86400
+    _put(
+        store,
+        [
+            call(0, ttft_s=0.1, prompt_tokens=10, output_tokens=1, cached_tokens=4),
+            call(1, ttft_s=0.3, prompt_tokens=20, duration_s=2.0),
+            call(2, outcome="error", duration_s=1.0),
+            call(day, outcome="refused", duration_s=0.0),
+            call(day + 1, outcome="cancelled", service="embed"),
+            call(9 * day, service="late"),
+        ],
+    )
+    found = summarize(store, CallFilter(until_unix_s=NOON + 2 * day), ("service", "day"))
+    midnight = NOON - day / 2
+    assert [each.group for each in found] == [
+        {"service": "chat", "day": midnight},
+        {"service": "chat", "day": midnight + day},
+        {"service": "embed", "day": midnight + day},
+    ]
+    assert found[0] == Summary(
+        group={"service": "chat", "day": midnight},
+        num_calls=3,
+        num_errors=1,
+        num_refused=0,
+        num_cancelled=0,
+        prompt_tokens=30,
+        cached_tokens=4,
+        output_tokens=1,
+        ttft=Percentiles(0.1, 0.3, 0.3),
+        duration=Percentiles(1.0, 2.0, 2.0),
+    )
+    assert (found[1].num_refused, found[1].ttft, found[2].num_cancelled) == (1, None, 1)
+    (whole,) = summarize(store, CallFilter(), ())
+    assert (whole.group, whole.num_calls) == ({}, 6)
+    assert summarize(store, CallFilter(service="nobody"), ()) == ()
+
+
 def test_old_calls_are_deleted_a_few_at_a_time(store: Store) -> None:
     """10 calls, those of the first 7 seconds are too old: 3, 3, 1, then none."""
-    with CallWriter(store) as writer:
-        for number in range(10):
-            writer.put(call(number))
+    _put(store, [call(number) for number in range(10)])
     assert [delete_some(store, NOON + 7, num_rows=3) for _ in range(4)] == [3, 3, 1, 0]
     assert num_calls(store) == 3
+
+
+def _put(store: Store, rows: list[CallRow]) -> None:
+    with CallWriter(store) as writer:
+        for row in rows:
+            writer.put(row)
 
 
 def _in_threads(number: int, work: Callable[[], None]) -> None:
