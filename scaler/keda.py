@@ -16,7 +16,7 @@ import grpc
 
 from contracts import externalscaler_pb2 as pb
 from contracts import externalscaler_pb2_grpc as pb_grpc
-from scaler.errors import ModelUnknown, WantedUnknown
+from scaler.errors import ModelUnknown, ScaleError, WantedUnknown
 from scaler.keda_trigger import BadTrigger, Trigger, metric_spec, metric_value
 
 LOOK_AGAIN_S = 1.0
@@ -112,5 +112,5 @@ async def _refusals(context: Context) -> AsyncIterator[None]:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
     except ModelUnknown as exc:
         await context.abort(grpc.StatusCode.NOT_FOUND, str(exc))
-    except WantedUnknown as exc:
+    except ScaleError as exc:  # WantedUnknown, and whatever keeps us from knowing
         await context.abort(grpc.StatusCode.UNAVAILABLE, str(exc))
