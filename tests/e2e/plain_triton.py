@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -139,6 +140,7 @@ def plain_triton(repository: Path, *models: str, flags: tuple[str, ...] = ()) ->
         yield PlainTriton(f"127.0.0.1:{grpc}", f"http://127.0.0.1:{metrics}/metrics", process, log_path)
     finally:
         end(process)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def wait_live(url: str, process: subprocess.Popen[bytes], log_path: Path, timeout_s: float = 60.0) -> None:
