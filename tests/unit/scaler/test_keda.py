@@ -10,7 +10,9 @@ import pytest
 from contracts import externalscaler_pb2 as pb
 from scaler.errors import WantedUnknown
 from scaler.keda import ExternalScaler
+from scaler.keda_server import open_access
 from scaler.keda_trigger import BadTrigger, Trigger, metric_spec, metric_value
+from scaler.server import Access
 from tests.integration.keda_model import hpa_replicas
 
 
@@ -61,6 +63,44 @@ def test_the_hpas_tolerance_swallows_one_at_ten_replicas() -> None:
     assert hpa_replicas(20, total=18, target=1, tolerance=0) == 18
     steps = [(current, wanted) for current in range(1, 10) for wanted in range(1, 40)]
     assert all(hpa_replicas(current, wanted, 1) == wanted for current, wanted in steps)
+
+
+WIRE = {
+    "ScaledObjectRef": {"name": 1, "namespace": 2, "scalerMetadata": 3},
+    "IsActiveResponse": {"result": 1},
+    "GetMetricSpecResponse": {"metricSpecs": 1},
+    "MetricSpec": {"metricName": 1, "targetSize": 2, "targetSizeFloat": 3},
+    "GetMetricsRequest": {"scaledObjectRef": 1, "metricName": 2},
+    "GetMetricsResponse": {"metricValues": 1},
+    "MetricValue": {"metricName": 1, "metricValue": 2, "metricValueFloat": 3},
+}
+"""Of kedacore/keda at 8b4f083c, pkg/scalers/externalscaler/externalscaler.proto."""
+
+
+def test_names_and_numbers_are_kedas() -> None:
+    """A field that is renumbered here would be read as nothing there."""
+    messages = pb.DESCRIPTOR.message_types_by_name
+    found = {
+        name: {field.name: field.number for field in message.fields} for name, message in messages.items()
+    }
+    assert found == WIRE
+    (service,) = pb.DESCRIPTOR.services_by_name.values()
+    assert service.full_name == "externalscaler.ExternalScaler"
+    streams = {method.name: method.server_streaming for method in service.methods}
+    assert [name for name, is_stream in streams.items() if is_stream] == [
+        "StreamIsActive",
+        "StreamMetricSpec",
+    ]
+    assert set(streams) == {"IsActive", "GetMetricSpec", "GetMetrics", "StreamIsActive", "StreamMetricSpec"}
+
+
+def test_the_port_for_keda_has_the_control_ports_tls_and_asks_for_no_token() -> None:
+    """KEDA has none to show; beyond loopback it may listen all the same."""
+    control = Access(cert_path="c", key_path="k", client_ca_path="ca", token="0123456789abcdef")  # noqa: S106
+    access = open_access("[::]:9003", control)
+    assert (access.host, access.port, access.token) == ("::", 9003, "")
+    assert (access.cert_path, access.client_ca_path) == ("c", "ca")
+    open_access("0.0.0.0:9003", Access()).check()
 
 
 class Quiet:
