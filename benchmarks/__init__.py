@@ -10,6 +10,7 @@ BENCHES: dict[str, str] = {
     "prefix": "benchmarks.prefix",
     "memory": "benchmarks.memory",
     "scaler": "benchmarks.scaler",
+    "tide": "benchmarks.tide",
 }
 """Name -> module."""
 
@@ -21,4 +22,5 @@ SUMMARIES: dict[str, str] = {
     "memory": "Private memory and PSS of one to four instances, against ordinary ones with torch in the stub.",
     "prefix": "A shared system prompt on a hit, here and made by another instance, against a miss; what it costs.",
     "scaler": "The scaling policy over recorded weeks of load: cost, who waits, flips; fixed counts, HPA, Knative.",
+    "tide": "A compressed day on the real Triton: the scaler against a fixed peak, with the same arrivals.",
 }

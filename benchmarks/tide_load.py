@@ -19,6 +19,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from benchmarks.clients import TritonLoad
+from benchmarks.statistics import median
 
 MODEL = "tide"
 REPOSITORY = Path(__file__).parent / "tide_repository"
@@ -121,10 +122,12 @@ def _outputs(reply: Any) -> dict[str, float]:
 
 
 async def single_row_s(address: str, num_calls: int) -> float:
-    """Mean seconds of a request alone on one instance, from call to answer: the inverse of its capacity at the
-    smallest batch. Raises AskFailed."""
+    """Seconds of a request alone on one instance, from call to answer: the inverse of its capacity at the smallest
+    batch. The median, so that it is the same on a machine with other work. Raises AskFailed."""
+    times_s = []
     async with TritonLoad(address) as load:
-        began_s = time.monotonic()
         for number in range(num_calls):
+            began_s = time.monotonic()
             await ask(load.stub, float(number))
-        return (time.monotonic() - began_s) / num_calls
+            times_s.append(time.monotonic() - began_s)
+    return median(times_s)

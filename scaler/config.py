@@ -72,6 +72,8 @@ class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     run_dir: str = ""
     """Of the stack: locks lie there that `tidegate scale` heeds too. "": state_dir."""
     tick_s: float = 1.0
+    window_s: float = 15.0
+    """How far utilisation looks back; the queue a third of it. Less follows faster, and flickers more."""
 
     host: str = "127.0.0.1"
     port: int = 9002
@@ -89,6 +91,7 @@ class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         _require(bool(self.state_dir), "state_dir is empty, must name a folder")
         _require(0 <= self.port <= 65535, f"port = {self.port}, must be from 0 to 65535")
         _require(0.05 <= self.tick_s <= 60, f"tick_s = {self.tick_s}, must be from 0.05 to 60")
+        _require(1 <= self.window_s <= 300, f"window_s = {self.window_s}, must be from 1 to 300")
         _require(bool(self.triton_grpc), "triton_grpc is empty, must be host:port")
         _require(
             (self.target == "triton") == (self.kubernetes is None),

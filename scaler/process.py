@@ -17,6 +17,7 @@ from scaler.clock import steady_unix_clock
 from scaler.collector import Collector
 from scaler.config import ScalerConfig
 from scaler.errors import GpuUnreadable, NotLeader, OwnedByOther, StateHeld
+from scaler.figures import Spans
 from scaler.gpu import GpuMeter
 from scaler.health import Health
 from scaler.keda_server import KedaServer, open_access
@@ -167,6 +168,7 @@ class ScalerProcess:
             stale_after_s=lambda model: _policy_of(book, model).stale_after_s,
             wakes=wakes.num_waiting,
             ask_timeout_s=0.4 * config.tick_s,
+            spans=Spans(utilization_s=config.window_s, queue_s=config.window_s / 3),
             say=self._say,
         )
 

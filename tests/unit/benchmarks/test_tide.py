@@ -5,6 +5,7 @@ import random
 import pytest
 
 from benchmarks.tide_day import Day, Stage
+from benchmarks.tide_decisions import Event, crossed_since_s, reactions
 from benchmarks.tide_figures import Sample, Side, waiting_at
 from benchmarks.tide_load import Call, Sent
 
@@ -77,3 +78,47 @@ def test_a_late_sender_makes_the_day_invalid():
     assert (late.invalid_because() or "").startswith(
         "INVALID: the sender itself was late, 50.0 ms at the 99th percentile; at most 10 ms"
     )
+
+
+def event(at_s: float, before: int, wanted: int, cause: str, words: str = "") -> Event:
+    direction = "out" if wanted > before else "in" if wanted < before else "hold"
+    return Event(at_s, before, wanted, direction, cause, words)
+
+
+HELD = event(11, 1, 1, "holding", "tide stays 1: util 0.90 ≥ 0.84 for 0 s of 1 s")
+OUT = event(12, 1, 3, "pressure", "tide 1→3: util 0.90 ≥ 0.84 for 1 s")
+
+
+def test_a_reaction_is_from_the_holds_end_to_the_last_new_instances_first_batch():
+    """Crossed at 11 s, held for 1 s, two instances that begin at 12.3 and 12.4 s: 400 ms."""
+    calls = [
+        call(1, 1, 2, pid=1),
+        call(12, 12.3, 13, pid=2),
+        call(12, 12.4, 13, pid=3),
+        call(12, 13, 14, pid=2),
+    ]
+    (reaction,) = reactions([event(5, 1, 1, "steady"), HELD, OUT], calls, hold_s=1.0, cooldown_out_s=3.0)
+    assert (reaction.due_s, reaction.decided_s, reaction.serving_s) == (12, 12, 12.4)
+    assert reaction.seconds == pytest.approx(0.4)
+
+
+def test_a_cooldown_that_is_not_over_puts_off_when_a_scale_out_is_due():
+    """Out at 10 s, crossed again at 11 s, cooldown 3 s: due at 13 s."""
+    again = event(13.2, 2, 3, "pressure", "tide 2→3: util 0.90 ≥ 0.84 for 2 s")
+    calls = [call(12, 12.3, 13, pid=2), call(13, 13.5, 14, pid=3)]
+    found = reactions([event(10, 1, 2, "pressure"), HELD, again], calls, hold_s=1.0, cooldown_out_s=3.0)
+    assert [reaction.due_s for reaction in found] == [11, 13]
+    assert found[1].seconds == pytest.approx(0.5)
+
+
+def test_a_scale_out_whose_instances_never_served_before_the_next_change_is_no_reaction():
+    """Taken back at 14 s, before the second new instance had anything to do."""
+    taken_back = event(14, 3, 2, "surplus")
+    calls = [call(12, 12.3, 13, pid=2), call(15, 15, 16, pid=3)]
+    assert reactions([HELD, OUT, taken_back], calls, hold_s=1.0, cooldown_out_s=3.0) == []
+
+
+def test_a_threshold_that_was_uncrossed_in_between_is_crossed_since_the_last_time():
+    """Holding at 5 s, steady at 6 s, holding at 11 s: since 11 s."""
+    events = [event(5, 1, 1, "holding", "util 0.85 ≥ 0.84"), event(6, 1, 1, "steady"), HELD, OUT]
+    assert crossed_since_s(events, OUT) == 11

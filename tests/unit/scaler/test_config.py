@@ -30,6 +30,7 @@ def write(folder: Path, **settings: Any) -> Path:
         ({"state_dir": ""}, "state_dir is empty, must name a folder"),
         ({"port": 65536}, "port = 65536, must be from 0 to 65535"),
         ({"tick_s": 0}, "tick_s = 0.0, must be from 0.05 to 60"),
+        ({"window_s": 0}, "window_s = 0.0, must be from 1 to 300"),
         ({"triton_grpc": ""}, "triton_grpc is empty, must be host:port"),
         ({"target": "kubernetes"}, "target = kubernetes and the section kubernetes: both or neither"),
         ({"kubernetes": PODS}, "target = triton and the section kubernetes: both or neither"),
