@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.commands import scaler_policy
-from tidegate.commands.errors import BadOption
+from tidegate.commands.errors import BadOption, CommandError
 from tidegate.commands.options import JsonOption, RunDirOption, parse_duration
 from tidegate.commands.scaler_connection import (
     AddressOption,
@@ -62,6 +62,10 @@ def status(
     from tidegate.status import plain
 
     found = ask(ctx.obj, run_dir, lambda client: client.status(models or ()))
+    if missing := set(models or ()) - {each.model for each in found.models}:
+        raise CommandError(
+            f"the scaler does not know {', '.join(sorted(missing))}; `tidegate scaler status` lists all"
+        )
     if as_json:
         print_json(plain(found))
     else:

@@ -152,6 +152,14 @@ def test_scripts_get_one_object_in_which_what_is_absent_is_null(
     assert list(sent[0].models) == ["chat"]
 
 
+def test_the_status_of_a_model_that_is_not_there_is_an_error(
+    sent: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt name must not look like a model at rest."""
+    assert cli.run(["scaler", "status", "caht"]) == 1
+    assert "the scaler does not know caht; `tidegate scaler status` lists all" in capsys.readouterr().err
+
+
 def test_what_is_said_is_sent_with_who_and_why(sent: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     """Pause, resume, a count by hand, a reservation, a cancel."""
     for line in (
