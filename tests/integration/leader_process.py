@@ -19,7 +19,7 @@ from scaler.leader import Leadership, Timing, awake_clock
 from scaler.lease import LeaseLeadership
 
 LOOK_S = 0.01
-TIMING = Timing(lease_s=1.0, renew_s=0.6, retry_s=0.1)
+TIMING = Timing(lease_s=2.0, renew_s=1.2, retry_s=0.1)
 
 
 def quiet(text: str) -> None: ...

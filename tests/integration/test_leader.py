@@ -96,7 +96,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 
 def test_a_killed_leader_is_followed_by_the_other(start: Start) -> None:
-    """kill -9: the kernel frees the file at once; the lease runs out after a second."""
+    """kill -9: the kernel frees the file at once; the lease runs out after two seconds."""
     first = start("first")
     until(lambda: first.leads, "the first one leads")
     second = start("second")
