@@ -149,6 +149,10 @@ class Watch:
     def leave(self, config: ModelConfig) -> None:
         self._left = config
 
+    def lose_sight(self) -> None:
+        """Triton did not answer, or has unloaded the model: one that starts again has its repository's config."""
+        self._left = None
+
     def find(self, config: ModelConfig, now: float) -> Intrusion | None:
         """The intrusion that this look found. Only what we left is compared: the first look adopts."""
         left, self._left = self._left, config

@@ -71,8 +71,11 @@ class PlainTarget:
         try:
             config = await self._served(model)
         except (TritonUnreachable, ModelUnknown):
+            self._watch(model).lose_sight()
             return None
-        if config is not None and not self.has_outstanding(model):
+        if config is None:
+            self._watch(model).lose_sight()
+        elif not self.has_outstanding(model):
             self._look(config)
         return self._count(model, num_instances(config) if config else 0)
 

@@ -126,6 +126,16 @@ def test_what_a_scaler_with_a_mark_does_is_left_to_the_question() -> None:
     assert watch.find(with_mark(with_count(config(2), 4), Mark(SECOND)), 1.0) is None
 
 
+def test_a_triton_that_started_again_is_no_other_writer() -> None:
+    """It comes back with its repository's one instance and no mark, however often it crashes."""
+    watch = Watch(FIRST)
+    for at_s in (1.0, 2.0, 3.0):
+        watch.leave(with_mark(config(2), Mark(FIRST)))
+        watch.lose_sight()
+        assert watch.find(config(1), at_s) is None
+    watch.check("resnet", 4.0)
+
+
 def test_the_first_look_adopts_what_is_there() -> None:
     """A restarted scaler knows of no change before it."""
     assert Watch(FIRST).find(config(7), 0.0) is None
