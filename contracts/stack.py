@@ -78,6 +78,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     triton_grpc: str
     triton_metrics: str
     gateway_http: str
+    gateway_grpc: str = ""
     scaler_grpc: str = ""
     ledger_url: str = ""
     """Keys, routes and the call log; "" without a gateway. Holds no password: that stays in the environment."""

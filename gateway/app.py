@@ -16,6 +16,7 @@ from gateway.body_timeout import BodyDeadline
 from gateway.catalog import Catalog
 from gateway.config import GatewayConfig
 from gateway.errors import GatewayError, InternalError, from_http_status
+from gateway.grpc_server import GrpcServer
 from gateway.http_api import Gateway, router
 from gateway.parts import Parts
 from gateway.scaler_client import ScalerClient
@@ -32,14 +33,19 @@ def build_app(
 ) -> ASGIApp:
     """Without `triton` and `parts` the app makes its own, as the configuration says; the client when it starts, in
     the loop that runs it. Raises ConfigError."""
-    through = parts or Parts(config, catalog.names)
+    through = parts or Parts(config, [*catalog.names, *config.batch_models])
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         client = triton or _client(config)
         gateway = app.state.gateway = Gateway(config, catalog, client, through.pipeline)
+        door = GrpcServer(config, through.pipeline) if config.grpc_port else None
         async with through.running():
+            if door is not None:
+                await door.start()
             yield
+            if door is not None:
+                await door.stop()
             await gateway.close()
 
     app = FastAPI(title="tidegate", lifespan=lifespan, openapi_url=None)

@@ -22,9 +22,15 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     host: str = "127.0.0.1"
     port: int = 9000
+    grpc_port: int = 0
+    """KServe over gRPC, Triton's own service behind keys and limits; 0: none."""
+    max_grpc_message_bytes: int = 64 * MIB
+    """A longer request is refused with RESOURCE_EXHAUSTED."""
     triton_grpc: str
     """host:port of Triton's gRPC endpoint."""
     models: list[ServedModel]
+    batch_models: list[str] = []
+    """Served by Triton and reached over gRPC alone: no call of the OpenAI API has tensors."""
     max_body_bytes: int = 8 * MIB
     """A longer body is refused with 413 while it is read. 8 MiB of text is past any context served here."""
     body_timeout_s: float = 60.0
@@ -71,7 +77,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
         for key in ("body_timeout_s", "wake_timeout_s", "call_log_days"):
             _require(getattr(self, key) > 0, f"{key} = {getattr(self, key)}, must be above 0")
-        for key in ("max_body_bytes", "num_channels", "drain_grace_s", "max_embed_batch"):
+        _require(0 <= self.grpc_port <= 65535, f"grpc_port = {self.grpc_port}, must be from 0 to 65535")
+        for key in (
+            "max_body_bytes",
+            "max_grpc_message_bytes",
+            "num_channels",
+            "drain_grace_s",
+            "max_embed_batch",
+        ):
             _require(getattr(self, key) >= 1, f"{key} = {getattr(self, key)}, must be at least 1")
 
 

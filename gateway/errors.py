@@ -41,6 +41,7 @@ class GatewayError(Exception):
     """Base: every error that a client sees. `param` names the part of the body that is wrong."""
 
     status: ClassVar[int] = 500
+    grpc_code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
     type: ClassVar[str] = "server_error"
     code: str | None = None
     retry_after_s: int | None = None
@@ -60,6 +61,7 @@ class GatewayError(Exception):
 
 class InvalidRequest(GatewayError):
     status = 400
+    grpc_code = grpc.StatusCode.INVALID_ARGUMENT
     type = "invalid_request_error"
     code = "invalid_value"
 
@@ -74,6 +76,7 @@ class ContextLengthExceeded(InvalidRequest):
 
 class KeyMissing(GatewayError):
     status = 401
+    grpc_code = grpc.StatusCode.UNAUTHENTICATED
     type = "invalid_request_error"
     code = "missing_api_key"
 
@@ -82,24 +85,28 @@ class KeyInvalid(GatewayError):
     """Unknown, revoked and expired keys look alike from outside."""
 
     status = 401
+    grpc_code = grpc.StatusCode.UNAUTHENTICATED
     type = "invalid_request_error"
     code = "invalid_api_key"
 
 
 class Forbidden(GatewayError):
     status = 403
+    grpc_code = grpc.StatusCode.PERMISSION_DENIED
     type = "permission_error"
     code = "permission_denied"
 
 
 class ModelNotFound(GatewayError):
     status = 404
+    grpc_code = grpc.StatusCode.NOT_FOUND
     type = "invalid_request_error"
     code = "model_not_found"
 
 
 class RouteNotFound(GatewayError):
     status = 404
+    grpc_code = grpc.StatusCode.UNIMPLEMENTED
     type = "invalid_request_error"
     code = "unknown_url"
 
@@ -118,12 +125,14 @@ class BodyTimeout(GatewayError):
 
 class BodyTooLarge(GatewayError):
     status = 413
+    grpc_code = grpc.StatusCode.RESOURCE_EXHAUSTED
     type = "invalid_request_error"
     code = "body_too_large"
 
 
 class QueueFull(GatewayError):
     status = 429
+    grpc_code = grpc.StatusCode.RESOURCE_EXHAUSTED
     type = "rate_limit_error"
     code = "queue_full"
     retry_after_s = 1
@@ -131,6 +140,7 @@ class QueueFull(GatewayError):
 
 class LimitExceeded(GatewayError):
     status = 429
+    grpc_code = grpc.StatusCode.RESOURCE_EXHAUSTED
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
 
@@ -149,6 +159,7 @@ class LimitExceeded(GatewayError):
 
 class ClientGone(GatewayError):
     status = 499
+    grpc_code = grpc.StatusCode.CANCELLED
     type = "client_closed_request"
     code = "client_closed_request"
 
@@ -164,18 +175,21 @@ class UpstreamFailed(InternalError):
 
 class UpstreamUnavailable(GatewayError):
     status = 503
+    grpc_code = grpc.StatusCode.UNAVAILABLE
     code = "upstream_unavailable"
     retry_after_s = 1
 
 
 class ServiceSaturated(GatewayError):
     status = 503
+    grpc_code = grpc.StatusCode.UNAVAILABLE
     code = "service_saturated"
     retry_after_s = 5
 
 
 class LimitsUnavailable(GatewayError):
     status = 503
+    grpc_code = grpc.StatusCode.UNAVAILABLE
     code = "limits_unavailable"
     retry_after_s = 1
 
@@ -191,6 +205,7 @@ class ModelAsleep(UpstreamUnavailable):
 
 class DeadlineExceeded(GatewayError):
     status = 504
+    grpc_code = grpc.StatusCode.DEADLINE_EXCEEDED
     type = "timeout_error"
     code = "deadline_exceeded"
 

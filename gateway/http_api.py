@@ -141,7 +141,12 @@ async def embeddings(request: Request) -> Response:
 @router.get("/v1/models")
 async def list_models(request: Request) -> Response:
     gateway, call = _arrived(request, None)
-    names = gateway.pipeline.services_of(call)
+    # A batch model takes tensors, which this API has not.
+    names = [
+        name
+        for name in gateway.pipeline.services_of(call)
+        if gateway.pipeline.routes.routes.of(name).versions[0].model_name in gateway.catalog.names
+    ]
     return _json(
         translate.model_list([translate.model_entry(name, gateway.started_unix_s) for name in names])
     )

@@ -179,7 +179,7 @@ def _seen(request: Any) -> SeenGenerate:
         model=request.model_name,
         request_id=request.id,
         text=_texts(inputs["text_input"])[0],
-        sampling=_texts(inputs["sampling_parameters"])[0],
+        sampling=_texts(inputs["sampling_parameters"])[0] if "sampling_parameters" in inputs else "",
         inputs=inputs,
         parameters={
             key: getattr(value, value.WhichOneof("parameter_choice"))

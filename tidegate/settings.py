@@ -33,6 +33,8 @@ class Settings:
     triton_grpc_port: int = 8001
     triton_metrics_port: int = 8002
     gateway_port: int = 9000
+    gateway_grpc_port: int = 9001
+    """KServe v2, Triton's own service, behind keys, limits and the call log."""
     scaler_port: int = 9002
     pool_bytes: int = 0
     """KV arena; 0: by `pool_share`."""
@@ -152,11 +154,22 @@ class Settings:
     @property
     def ports(self) -> dict[str, int]:
         """Setting's name -> port, of those that this stack will listen on."""
-        unused = {"gateway_port": not self.with_gateway, "scaler_port": not self.with_scaler}
+        unused = {
+            "gateway_port": not self.with_gateway,
+            "gateway_grpc_port": not self.with_gateway,
+            "scaler_port": not self.with_scaler,
+        }
         return {name: getattr(self, name) for name in _PORTS if not unused.get(name)}
 
 
-_PORTS = ("triton_http_port", "triton_grpc_port", "triton_metrics_port", "gateway_port", "scaler_port")
+_PORTS = (
+    "triton_http_port",
+    "triton_grpc_port",
+    "triton_metrics_port",
+    "gateway_port",
+    "gateway_grpc_port",
+    "scaler_port",
+)
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

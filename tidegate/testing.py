@@ -56,12 +56,12 @@ def running_stack(*options: str, timeout_s: float = 180.0) -> Iterator[RunningSt
     # Unix socket paths are short (108 bytes), so the run directory lies in the temporary folder itself.
     run_dir = Path(tempfile.mkdtemp(prefix="tg-"))
     log_path = run_dir / "up.log"
-    http, grpc, metrics, gateway, scaler = free_ports(5)
+    http, grpc, metrics, gateway, gateway_grpc, scaler = free_ports(6)
     command = [
         *(sys.executable, "-m", "tidegate", "up", "--run-dir", str(run_dir)),
         *("--triton-http-port", str(http), "--triton-grpc-port", str(grpc)),
         *("--triton-metrics-port", str(metrics), "--gateway-port", str(gateway)),
-        *("--scaler-port", str(scaler)),
+        *("--gateway-grpc-port", str(gateway_grpc), "--scaler-port", str(scaler)),
         *options,
     ]
     with log_path.open("wb") as log:

@@ -113,6 +113,7 @@ def ready_text(stack: Stack) -> str:
     lines = [f"tidegate is ready after {time.time() - stack.started_unix_s:.1f} s"]
     if stack.gateway_http:
         lines.append(f"  OpenAI API     http://{stack.gateway_http}/v1")
+        lines.append(f"  KServe gRPC    {stack.gateway_grpc}")
     if stack.scaler_grpc:
         lines.append(f"  scaler gRPC    {stack.scaler_grpc}")
     lines += [
@@ -158,7 +159,7 @@ class Launcher:
             await self._node.first_ready()
         env = triton_install.server_environ(install, os.environ, settings.run_dir / "node.sock")
         await self._start_triton(paths, env)
-        if settings.with_gateway and any(model.kind != "batch" for model in models.served):
+        if settings.with_gateway:
             self._gateway = self._spawn("gateway", "gateway", self._gateway_config(models))
             await self._wait_ready(self._gateway)
         if settings.with_scaler:
@@ -227,12 +228,15 @@ class Launcher:
         }
 
     def _gateway_config(self, models: repository.Repository) -> dict[str, object]:
+        talking = [model for model in models.served if model.kind != "batch"]
+        names = {model.name for model in talking}
         return {
             "host": self._settings.host,
             "port": self._settings.gateway_port,
+            "grpc_port": self._settings.gateway_grpc_port,
+            "batch_models": [name for name in self._settings.models if name not in names],
             "triton_grpc": self._address(self._settings.triton_grpc_port),
-            # No call of the OpenAI API has tensors.
-            "models": [model for model in models.served if model.kind != "batch"],
+            "models": talking,
             "drain_grace_s": max(1, int(self._settings.stop_timeout_s)),
             "scaler_grpc": self._scaler_address if self._settings.with_scaler else "",
             "ledger_url": self._settings.ledger_url_used,
@@ -293,6 +297,7 @@ class Launcher:
             triton_grpc=self._address(settings.triton_grpc_port),
             triton_metrics=self._address(settings.triton_metrics_port),
             gateway_http=self._address(settings.gateway_port) if self._gateway else "",
+            gateway_grpc=self._address(settings.gateway_grpc_port) if self._gateway else "",
             scaler_grpc=self._scaler_address if self._scaler else "",
             ledger_url=without_password(settings.ledger_url_used),
             models=list(models.served),

@@ -40,6 +40,9 @@ def up(
         typer.Option("--host", help="Address to listen on (default 127.0.0.1).", rich_help_panel=_PORTS),
     ] = None,
     gateway_port: Annotated[int | None, _port("gateway-port", "OpenAI API (default 9000).")] = None,
+    gateway_grpc_port: Annotated[
+        int | None, _port("gateway-grpc-port", "KServe v2 gRPC behind keys and limits (default 9001).")
+    ] = None,
     triton_http_port: Annotated[
         int | None, _port("triton-http-port", "Triton's HTTP (default 8000).")
     ] = None,
@@ -207,6 +210,7 @@ def up(
         run_dir=run_dir,
         host=host,
         gateway_port=gateway_port,
+        gateway_grpc_port=gateway_grpc_port,
         triton_http_port=triton_http_port,
         triton_grpc_port=triton_grpc_port,
         triton_metrics_port=triton_metrics_port,

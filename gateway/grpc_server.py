@@ -1,0 +1,62 @@
+"""The gRPC server in front of Triton: started and stopped with the gateway."""
+
+from __future__ import annotations
+
+import itertools
+
+import grpc
+
+from gateway.config import ConfigError, GatewayConfig
+from gateway.grpc_door import GrpcDoor
+from gateway.pipeline import Pipeline
+
+_ANY_SIZE = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+MAX_METADATA_BYTES = 16 * 1024
+MAX_STREAMS_PER_CONNECTION = 2000
+PING_S = 60
+"""A client that is gone without a word is noticed after about so long."""
+
+
+class GrpcServer:
+    """Make it inside the event loop that runs it. Raises ConfigError when the port is taken."""
+
+    def __init__(self, config: GatewayConfig, pipeline: Pipeline) -> None:
+        self._grace_s = float(config.drain_grace_s)
+        # Triton allows 2 GiB. What is too long is refused on the way in; what Triton answers always passes.
+        channels = [
+            grpc.aio.insecure_channel(
+                config.triton_grpc,
+                options=[*_ANY_SIZE, ("grpc.use_local_subchannel_pool", 1), ("tidegate.channel", index)],
+            )
+            for index in range(config.num_channels)
+        ]
+        turns = itertools.cycle(channels)
+        self._channels = channels
+        self._door = GrpcDoor(pipeline, lambda: next(turns), config.triton_grpc)
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_receive_message_length", config.max_grpc_message_bytes),
+                ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+                ("grpc.absolute_max_metadata_size", 2 * MAX_METADATA_BYTES),
+                ("grpc.max_concurrent_streams", MAX_STREAMS_PER_CONNECTION),
+                ("grpc.keepalive_time_ms", PING_S * 1000),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        self._server.add_generic_rpc_handlers([self._door])
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        try:
+            self.port = self._server.add_insecure_port(f"{host}:{config.grpc_port}")
+        except RuntimeError as exc:
+            raise ConfigError(f"can't listen on {config.host}:{config.grpc_port}: {exc}") from exc
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """New calls are refused at once, running ones have the grace."""
+        await self._server.stop(self._grace_s)
+        await self._door.close()
+        for channel in self._channels:
+            await channel.close()
