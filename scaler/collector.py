@@ -145,7 +145,9 @@ class Collector:
             gpu = self._gpu
             self._shared = _Shared(
                 now,
-                pending=self._start("Triton's metrics", self._metrics.pending() if self._metrics else None),
+                pending=self._start(
+                    "the metrics endpoint", self._metrics.pending() if self._metrics else None
+                ),
                 node=self._start("the node", self._node.status() if self._node else None),
                 gpu=self._start("the GPU", asyncio.to_thread(gpu.read) if gpu else None),
             )

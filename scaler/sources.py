@@ -1,4 +1,4 @@
-"""Asks that never raise: one try per look, with a deadline, and a line when a source goes or comes back."""
+"""Asks that never raise: one try per look, with a deadline, and a line when a source is gone or comes back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from scaler.errors import ModelUnknown
+
+MIN_SILENCES = 3
+"""In a row, before a line is said: on a busy machine one answer may be late, and the figures bear it."""
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -19,6 +22,7 @@ class Sources:
         self._timeout_s = timeout_s
         self._say = say
         self._troubles: dict[str, str] = {}
+        self._num_silences: dict[str, int] = {}
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -41,10 +45,12 @@ class Sources:
         return None
 
     def _recover(self, source: str) -> None:
-        if self._troubles.pop(source, None) is not None:
+        self._troubles.pop(source, None)
+        if self._num_silences.pop(source, 0) >= MIN_SILENCES:
             self._say(f"{source} answers again")
 
     def _fail(self, source: str, why: str) -> None:
-        if source not in self._troubles:
+        self._num_silences[source] = self._num_silences.get(source, 0) + 1
+        if self._num_silences[source] == MIN_SILENCES:
             self._say(f"{source} does not answer ({why}); going on without it, asking again at each look")
         self._troubles[source] = why

@@ -220,6 +220,7 @@ class FakeLoad:
     broken: dict[str, Exception] = field(default_factory=dict)
     quality: Quality = Quality.GOOD
     """Of all figures."""
+    forgotten: list[str] = field(default_factory=list)
     _last_s: dict[str, float] = field(default_factory=dict)
 
     async def signals(self, model: str, counts: Counts | None, now: float) -> Signals:
@@ -244,4 +245,5 @@ class FakeLoad:
         )
 
     def forget(self, model: str) -> None:
+        self.forgotten.append(model)
         self._last_s.pop(model, None)

@@ -81,7 +81,7 @@ async def test_a_triton_that_was_killed_is_used_again_within_seconds_of_its_retu
     async with triton(*ports):
         assert await look() == {}
     for _ in range(25):
-        assert set(await look()) == {"Triton's metrics", "Triton (statistics of slow)"}
+        assert set(await look()) == {"the metrics endpoint", "Triton (statistics of slow)"}
     async with triton(*ports):
         num_looks = 1
         while await look():

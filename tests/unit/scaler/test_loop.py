@@ -81,8 +81,9 @@ async def test_more_than_a_drain_gives_back_is_added_after_it():
     rig.target.drain_s = rig.target.start_s = 60.0
     await rig.tick(2)
     assert rig.target.calls == [("chat", 2), ("chat", 6)]
+    await rig.tick(30)
     assert (rig.view.change.num_wanted, rig.view.wanted) == (6, 6)
-    await rig.tick(60)
+    await rig.tick(31)
     assert rig.target.ready["chat"] == 6
     assert rig.view.change is None
     assert rig.target.num_overlaps == 0
@@ -299,6 +300,35 @@ async def test_instances_that_wait_for_a_new_node_are_not_taken_for_idle():
     assert rig.target.calls == []
 
 
+async def test_what_was_only_asked_for_before_an_outage_is_decided_anew():
+    """1 served and 3 were starting for 300 s when nobody could say any more; then there is 1: no floor at 4."""
+    rig = Rig(options={"decide": told(4)})
+    rig.target.start_s = 300.0
+    await rig.tick(5)
+    rig.target.is_down = True
+    rig.target.error = LoadRefused("Triton has gone")
+    await rig.tick(350)
+    rig.target.is_down, rig.target.ready["chat"] = False, 1
+    await rig.tick()
+    assert [floor.num_instances for floor in rig.view.spec.floors] == [1]
+
+
+async def test_what_an_outage_brought_back_goes_again_when_nobody_needs_it():
+    """4 served before it, and 0.1 busy after it: 4 for a window of 300 s, then fewer."""
+    rig = Rig()
+    rig.target.ready["chat"] = 4
+    rig.load.busy["chat"] = 0.1
+    await rig.tick(5)
+    rig.target.is_down = True
+    await rig.tick(60)
+    rig.target.is_down, rig.target.ready["chat"] = False, 1
+    await rig.tick(2)
+    await rig.tick(290)
+    assert set(rig.ready[-290:]) == {4}
+    await rig.tick(400)
+    assert rig.target.ready["chat"] == 1
+
+
 async def test_a_count_that_somebody_lowered_by_hand_is_left_alone():
     """4→1 from one tick to the next, without an outage: no floor of ours fights it."""
     rig = Rig()
@@ -332,6 +362,7 @@ async def test_a_model_that_leaves_the_policy_is_left_as_it_is():
     await settle()
     assert rig.target.ready["chat"] == 4
     assert rig.loop.views() == []
+    assert rig.load.forgotten == ["chat"]
 
 
 async def test_a_model_that_joins_the_policy_is_adopted_then():
