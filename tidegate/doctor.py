@@ -232,7 +232,14 @@ def check_ports(settings: Settings, stack: Stack | None) -> list[Check]:
 
 
 def _addresses(stack: Stack) -> list[str]:
-    return [stack.triton_http, stack.triton_grpc, stack.triton_metrics, stack.gateway_http, stack.scaler_grpc]
+    return [
+        stack.triton_http,
+        stack.triton_grpc,
+        stack.triton_metrics,
+        stack.gateway_http,
+        stack.gateway_grpc,
+        stack.scaler_grpc,
+    ]
 
 
 def _port_of(address: str) -> int:

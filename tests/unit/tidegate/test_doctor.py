@@ -126,7 +126,7 @@ def test_a_missing_triton_fails_with_its_way_out():
 
 def test_ports_of_the_running_stack_are_not_taken(tmp_path, monkeypatch):
     """The doctor must not advise to stop what it was asked about."""
-    monkeypatch.setattr("tidegate.ports.is_free", lambda host, port: port in (8001, 9002))
+    monkeypatch.setattr("tidegate.ports.is_free", lambda host, port: port in (8001, 9001, 9002))
     monkeypatch.setattr("tidegate.ports.holder_of", lambda port: "pid 7 (nginx)")
     settings = Settings(run_dir=tmp_path)
 

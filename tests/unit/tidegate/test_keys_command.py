@@ -31,7 +31,7 @@ def test_a_new_key_is_shown_once_and_never_listed(capsys: pytest.CaptureFixture[
     _, listed, _ = run(capsys, "list", "--json")
     (key,) = json.loads(listed)["keys"]
     assert (key["tenant"], key["limits"], key["services"]) == ("acme", {"requests_per_min": 60.0}, None)
-    assert text.strip().split("_")[2] not in listed
+    assert text.strip().split("_", 2)[2] not in listed
     assert "hash" not in listed
 
 
