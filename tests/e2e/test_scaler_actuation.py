@@ -29,7 +29,8 @@ HANG = 'time.sleep(3600) if os.path.exists("{path}") else None'
 async def test_an_instance_whose_initialize_hangs_is_given_up_and_nothing_else_is_lost(
     tmp_path: Path,
 ) -> None:
-    """No request fails, no stub that served restarts, the launcher reloads nothing, the next try works."""
+    """No request fails, no stub that served restarts, the launcher reloads nothing, the next try works; from rest
+    too."""
     repository, hang = tmp_path / "repository", tmp_path / "hang"
     init_log = write_model(repository, "echo", batch_s=0.02, on_initialize=HANG.format(path=hang))
     with launched(repository, "echo") as up:
@@ -59,6 +60,13 @@ async def test_an_instance_whose_initialize_hangs_is_given_up_and_nothing_else_i
         # Those that were given up may have been ended before they came as far as initialize.
         assert sorted(set(names) - {"echo-1_0", "echo-2_0"}) == ["echo-0_0", "echo-3_0"]
         assert len(names) == len(set(names))
+        assert (await target.scale("echo", 0, "idle")).after == 0
+        hang.touch()
+        with pytest.raises(StartAbandoned, match="echo-4 not started after 1 s"):
+            await target.scale("echo", 1, "woken")
+        assert await target.counts("echo") == Counts(ready=0, room=64)
+        hang.unlink()
+        assert (await target.scale("echo", 1, "woken")).detail == "+echo-5"
         assert "serves again" not in up.output
         await triton.close()
 
