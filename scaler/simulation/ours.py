@@ -51,10 +51,9 @@ class Ours:
         now = self._start_unix_s + seen.at_s
         observation = observed(seen)
         lead_s = self._starts.lead_s(MODEL, self.policy)
-        busy = measure(observation).busy
-        if busy is not None:
-            self._forecaster.observe(now, busy)
         spec = Spec(MODEL, self.policy, lead_s, self._floors(now, lead_s))
+        if (busy := measure(observation).busy) is not None:
+            self._forecaster.observe(now, busy)
         self.last = decide(spec, self._state, observation, now)
         self._state = self.last.state
         return Wish(self.last.wanted, self.last.reason)
