@@ -1,7 +1,7 @@
 """One policy over one trace, tick by tick, on a clock that is a number.
 
-Each tick the instances serve; at its end the policy sees what a collector would have measured over the last 15 s, and
-what it wants is begun at once, as with pods: what it adds serves one start-up time later and does not wait for what
+Each tick the instances serve; at its end the policy sees what a collector would have measured over the last 15 s.
+What it wants is begun at once, as with pods: what it adds serves one start-up time later and does not wait for what
 starts already, what it removes finishes what it has. Instances cost from the moment they are asked for until they
 have drained.
 """
