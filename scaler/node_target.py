@@ -103,6 +103,8 @@ class NodeTarget:
             change = await self._rest.bring_back(model, wanted, patience)
             if len(change.after) == wanted:
                 return change
+        else:
+            self._rest.forget(model)  # from an earlier stack in this run directory, maybe of another config
         return await self._actuator.scale(model, wanted, patience)
 
 

@@ -141,6 +141,7 @@ class PlainTarget:
             before = num_instances(config) if config else 0
             if config is not None:
                 check_foreign(config)
+                self._configs.forget(model)
                 self._watch(model).check(model, started_s)
                 config = await self._claim.make(model, config)
                 after, in_place = await self._change(config, wanted)

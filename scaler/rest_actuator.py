@@ -48,6 +48,10 @@ class RestActuator:
         """Instances that a call in progress brings."""
         return self._starting.get(model, 0)
 
+    def forget(self, model: str) -> None:
+        """It serves, so what it rested with last time is of no use any more."""
+        self._configs.forget(model)
+
     async def put_to_rest(self, model: str, patience: Patience) -> InstanceChange:
         """Raises InUse when a request comes during the drain, DrainTimeout when one does not end; all serve on.
 

@@ -117,6 +117,20 @@ async def test_a_model_that_never_rested_is_loaded_as_its_repository_says_and_gr
     assert len(triton.loads) == 1
 
 
+async def test_a_record_of_an_earlier_rest_is_gone_once_the_model_serves(tmp_path: Path) -> None:
+    """The stack was started anew with another config: that one is the truth, also when somebody else unloads it."""
+    triton = served_by_node("chat-0")
+    made = target(triton, tmp_path)
+    await made.scale("chat", 0, "idle")
+    triton.served.max_batch_size = 9
+    triton.is_loaded = True
+    triton.node.attach("chat-0", 100)
+    await made.scale("chat", 2, "queue")
+    triton.is_loaded = False
+    await made.scale("chat", 1, "woken")
+    assert triton.served.max_batch_size == 9
+
+
 async def test_a_request_during_the_last_drain_keeps_the_model_loaded(tmp_path: Path) -> None:
     """Somebody is here: all serve on, nothing is unloaded."""
     triton = served_by_node("chat-0", "chat-1")
