@@ -56,9 +56,9 @@ async def _serve(config_path: Path) -> None:
 
 
 async def _run(config_path: Path) -> None:
-    async with ScalerProcess(read_config(config_path), os.environ, say=log.info):
+    async with ScalerProcess(read_config(config_path), os.environ, say=log.info) as scaler:
         print(READY_LINE, flush=True)
-        await asyncio.Event().wait()
+        await scaler.broken()
 
 
 if __name__ == "__main__":

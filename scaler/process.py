@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 from grpc_reflection.v1alpha import reflection
 
@@ -56,6 +56,7 @@ class ScalerProcess:
         self._clock = steady_unix_clock()
         self._parts = contextlib.AsyncExitStack()
         self._leadership: Leadership | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
         try:
@@ -69,6 +70,12 @@ class ScalerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._parts.aclose()
+
+    async def broken(self) -> NoReturn:
+        """Raises what ended a part that should never end; this process is of no use then."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        await done.pop()
+        raise RuntimeError("a part of the scaler returned")
 
     async def _start(self) -> None:
         config, clock, parts = self._config, self._clock, self._parts
@@ -181,6 +188,7 @@ class ScalerProcess:
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         """In a task; when this ends, it is cancelled and waited for."""
         task = asyncio.create_task(work)
+        self._tasks.add(task)
 
         async def end() -> None:
             task.cancel()

@@ -78,7 +78,7 @@ class Settings:
     worker_hang_timeout_s: float = 30.0
     """A worker with requests in flight that makes no progress for so long is killed."""
     node_hang_timeout_s: float = 20.0
-    """A node that answers nothing for so long is killed and started again."""
+    """A node that answers nothing for so long is killed and started again, and so is a scaler."""
 
     def __post_init__(self) -> None:
         for name in _PORTS:

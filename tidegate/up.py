@@ -30,7 +30,7 @@ from tidegate.launch_errors import LaunchError, ProcessFailed, SettingsInvalid
 from tidegate.load_progress import showing
 from tidegate.node_process import NodeProcess
 from tidegate.processes import Child
-from tidegate.scaler_process import ScalerProcess
+from tidegate.scaler_process import ScalerProcess, is_well
 from tidegate.settings import Settings
 from tidegate.triton_process import TritonPaths, TritonServer
 
@@ -38,6 +38,8 @@ LAST_WORDS_S = 5.0
 """The gateway's time past its own grace, to end what is still open with an error."""
 WATCH_S = 0.25
 """Between two looks at the processes; a dead stub is known after two to three of them."""
+
+SCALER_PROBE_TIMEOUT_S = 3.0
 
 Say = Callable[[str], None]
 
@@ -168,6 +170,8 @@ class Launcher:
                 wait_ready=self._wait_ready,
                 on_ready=self._rewrite_stack,
                 say=self._say,
+                answers=lambda: is_well(self._scaler_address, SCALER_PROBE_TIMEOUT_S),
+                hang_timeout_s=settings.node_hang_timeout_s,
             )
             await self._scaler.first_ready()
         self._started = (models, started_unix_s)

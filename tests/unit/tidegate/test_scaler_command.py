@@ -19,6 +19,8 @@ from scaler.service_client import ScalerClient
 from tidegate import cli
 from tidegate.commands.errors import BadOption
 from tidegate.commands.options import parse_duration
+from tidegate.launch_errors import SettingsInvalid
+from tidegate.settings import Settings
 
 NOW = 1_796_126_400.0
 REASON = "chat 2→4: queue 37 ≥ 20 for 3 s, util 0.91; 1 pending counted; max 6"
@@ -328,3 +330,44 @@ def test_scaling_by_hand_goes_on_where_nobody_would_undo_it(
     captured = capsys.readouterr()
     assert captured.out == "chat: has 1 instance already (chat-0)\n"
     assert ("no answer from the scaler" in captured.err) is (state == "silent")
+
+
+# --- tidegate up ---
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "problem"),
+    [
+        (
+            "models: {chat: {max_instances: 0}}",
+            [],
+            "models.chat.max_instances = 0, must be a whole number from 1",
+        ),
+        (None, [], "policy.yaml can't be read"),
+        ("models: {}", ["--no-scaler"], "--policy needs a scaler; leave out --no-scaler"),
+    ],
+)
+def test_up_refuses_a_bad_policy_before_anything_starts(
+    text: str | None,
+    options: list[str],
+    problem: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not after a minute of loading weights."""
+    path = tmp_path / "policy.yaml"
+    if text is not None:
+        path.write_text(text)
+    assert cli.run(["up", "--run-dir", str(tmp_path / "run"), "--policy", str(path), *options]) == 1
+    said = capsys.readouterr().err
+    assert problem in said
+    assert "starting" not in said
+
+
+def test_the_scalers_port_is_checked_with_the_others_and_only_where_there_is_one() -> None:
+    """Each port once."""
+    assert Settings().ports["scaler_port"] == 9002
+    assert "scaler_port" not in Settings(with_scaler=False).ports
+    with pytest.raises(SettingsInvalid, match="scaler_port = 9000 is gateway_port too"):
+        Settings(scaler_port=9000)

@@ -37,6 +37,8 @@ class Rig:
     said: list[str] = field(default_factory=list)
     num_ready: int = 0
     fails: bool = False
+    is_well: bool = True
+    killed: list[int] = field(default_factory=list)
 
     def spawn(self) -> Any:
         self.children.append(FakeChild(pid=len(self.children) + 1))
@@ -51,13 +53,25 @@ class Rig:
         self.num_ready += 1
 
     def make(self) -> ScalerProcess:
-        return ScalerProcess(self.spawn, self.wait_ready, self.on_ready, self.said.append, no_sleep)
+        return ScalerProcess(
+            self.spawn, self.wait_ready, self.on_ready, self.said.append, self.answers, 20.0, sleep=no_sleep
+        )
+
+    async def answers(self) -> bool:
+        await asyncio.sleep(0)
+        return self.is_well
+
+    def kill(self, child: Any) -> None:
+        if child.exit_code is None:
+            child.exit_code = -9
+            self.killed.append(child.pid)
 
 
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    monkeypatch.setattr(processes, "kill_group", lambda child: None)
-    return Rig()
+    made = Rig()
+    monkeypatch.setattr(processes, "kill_group", made.kill)
+    return made
 
 
 async def watch(kept: ScalerProcess, num_looks: int = 50) -> None:
@@ -95,3 +109,18 @@ async def test_one_that_says_its_settings_make_no_sense_is_not_tried_again(rig: 
     await watch(kept)
     assert (len(rig.children), kept.is_given_up) == (1, True)
     assert "its last words" in rig.said[0]
+
+
+async def test_one_that_hangs_is_killed_and_the_next_one_is_left_alone_while_it_is_well(rig: Rig) -> None:
+    """Four probes without an answer."""
+    kept = rig.make()
+    rig.is_well = False
+    while not rig.killed:
+        await watch(kept, 1)
+    rig.is_well = True
+    await watch(kept, 100)
+    assert rig.killed == [1]
+    assert "scaler (pid 1) has decided nothing for 20 s; killing it" in rig.said[0]
+    assert (len(rig.children), rig.num_ready) == (2, 1)
+    rig.children[-1].exit_code = 0
+    assert await kept.stop(1.0)
