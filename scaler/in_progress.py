@@ -1,26 +1,11 @@
-"""A change of the count that runs, and what it means for the counts that the next decision sees. Pure."""
+"""What a change that runs means for the counts that the next decision sees. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from scaler.observation import Counts
-
-
-@dataclass(frozen=True)
-class Change:
-    """One call of `Target.scale`, from the decision on."""
-
-    num_before: int
-    num_wanted: int
-    since_s: float
-    reason: str
-    is_given_up: bool = False
-    """What it starts has not come in time. It is no longer counted, and no other change begins before it ends."""
-
-    @property
-    def is_out(self) -> bool:
-        return self.num_wanted > self.num_before
+from scaler.views import Change
 
 
 def merged(counts: Counts, change: Change | None) -> Counts:

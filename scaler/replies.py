@@ -8,7 +8,7 @@ from scaler.book_state import Revision, Said
 from scaler.decision import Decision, Floor, Override
 from scaler.observation import Counts, Reading, Signals
 from scaler.reservations import MARGIN_S
-from scaler.views import ChangeView, ModelView
+from scaler.views import Change, ModelView
 
 
 def counts_of(counts: Counts) -> pb.Counts:
@@ -85,7 +85,7 @@ def floor_of(floor: Floor) -> pb.Floor:
     return pb.Floor(num_instances=floor.num_instances, reason=floor.reason)
 
 
-def change_of(change: ChangeView) -> pb.Change:
+def change_of(change: Change) -> pb.Change:
     return pb.Change(
         num_before=change.num_before,
         num_wanted=change.num_wanted,

@@ -9,15 +9,19 @@ from scaler.observation import Observation
 
 
 @dataclass(frozen=True)
-class ChangeView:
-    """One change of the count that runs."""
+class Change:
+    """One call of `Target.scale` that runs, from the decision on."""
 
     num_before: int
     num_wanted: int
     since_s: float
     reason: str
     is_given_up: bool = False
-    """It took longer than `start_deadline_s`: no longer counted, and waited for only because it has not ended."""
+    """What it starts has not come within `start_deadline_s`: no longer counted, and waited for until it ends."""
+
+    @property
+    def is_out(self) -> bool:
+        return self.num_wanted > self.num_before
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class ModelView:
     spec: Spec | None = None
     decision: Decision | None = None
     """None: not decided yet."""
-    change: ChangeView | None = None
+    change: Change | None = None
     last_error: str = ""
     """Of the last change or tick that failed, until one succeeds."""
     last_error_s: float = 0.0

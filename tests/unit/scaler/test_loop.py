@@ -349,6 +349,9 @@ async def test_one_models_fault_is_not_the_others():
     bad = next(view for view in rig.loop.views() if view.model == "bad")
     assert bad.last_error == "not decided: ZeroDivisionError: division by zero"
     assert len([line for line in rig.said if "ZeroDivisionError" in line]) == 1
+    rig.load.broken.clear()
+    await rig.tick()
+    assert [view.last_error for view in rig.loop.views()] == ["", ""]
 
 
 async def test_a_model_that_leaves_the_policy_is_left_as_it_is():

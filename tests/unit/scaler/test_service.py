@@ -18,7 +18,7 @@ from scaler.feed import Feed, Subscription
 from scaler.observation import MISSING, Counts, Observation, Quality, Reading, Signals
 from scaler.policy import ModelPolicy
 from scaler.service import CODES, ScalerService
-from scaler.views import ChangeView, ModelView
+from scaler.views import Change, ModelView
 from scaler.wakes import VALID_S, Wakes
 
 NOON = 1_796_126_400.0
@@ -152,9 +152,7 @@ async def test_what_is_not_known_is_absent_and_not_zero(rig: Rig) -> None:
 
 async def test_a_pause_and_a_count_by_hand_show_before_the_next_tick(rig: Rig) -> None:
     """Who said it, and until when."""
-    rig.loop.publish(
-        view(change=ChangeView(2, 4, NOON - 3, "because"), last_error="no room", last_error_s=NOON)
-    )
+    rig.loop.publish(view(change=Change(2, 4, NOON - 3, "because"), last_error="no room", last_error_s=NOON))
     await rig.call("Pause", pb.PauseRequest(model="chat", who="ada", why="debugging"))
     taken = await rig.call(
         "ScaleTo", pb.ScaleToRequest(model="chat", num_instances=3, duration_s=60, who="bob")
