@@ -87,7 +87,8 @@ class Peer(Generic[T]):
                 return
             try:
                 message, fds = self._channel.receive()
-                close_fds(fds)
+                if fds:
+                    close_fds(fds)
                 self._on_message(message)
             except BlockingIOError:
                 return

@@ -95,9 +95,9 @@ class Pool:
         start, end = first_block * books.block_bytes, (first_block + num_blocks) * books.block_bytes
         if num_blocks <= 0:
             raise ExtentUnknown(f"owner {owner} releases {num_blocks} blocks")
-        self._check_held(owner, start, end)
+        extents = self._cut_out(owner, start, end)
         self._now += 1
-        for offset in self._cut_out(owner, start, end):
+        for offset in extents:
             self._let_go(owner, offset)
             self._regions.free(offset)
         self._ledger.settle(books)
@@ -330,12 +330,15 @@ class Pool:
         return any(piece.offset <= at < piece.offset + piece.nbytes for piece in self.extents())
 
     def _cut_out(self, owner: int, start: int, end: int) -> list[int]:
-        """Split the owner's extents at both ends of a range that it holds; the extents inside."""
-        if not self._holdings.is_extent(owner, start, end):
-            for at in (start, end):
-                if (offset := self._holdings.extent_across(owner, at)) is not None:
-                    self._regions.split(offset, at - offset)
-                    self._holdings.split(owner, offset, at)
+        """The extents that are exactly this range, the owner's split at its ends where they must be. Raises as
+        `_check_held`."""
+        if self._holdings.is_extent(owner, start, end):
+            return [start]
+        self._check_held(owner, start, end)
+        for at in (start, end):
+            if (offset := self._holdings.extent_across(owner, at)) is not None:
+                self._regions.split(offset, at - offset)
+                self._holdings.split(owner, offset, at)
         return self._holdings.extents_within(owner, start, end)
 
     def _hold(self, owner: int, offset: int, lease: Lease) -> None:
