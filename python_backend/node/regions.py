@@ -60,9 +60,7 @@ class Regions:
 
     @property
     def largest_free_bytes(self) -> int:
-        return max(
-            [self.outer.largest_free_bytes, *(rooms[-1][0] for rooms in self._rooms.values() if rooms)]
-        )
+        return max([self.outer.largest_free_bytes, *(rooms[-1][0] for rooms in self._rooms.values())])
 
     def follow(self, alignment: int) -> None:
         """From now on `usable_bytes` knows blocks of this size."""
@@ -164,7 +162,7 @@ class Regions:
 
     def _with_room(self, model: str, nbytes: int) -> Sequence[tuple[int, int]]:
         """(largest hole, offset) of its regions with a hole of so many bytes, the smallest first."""
-        rooms = self._rooms[model]
+        rooms = self._rooms.get(model, [])
         return rooms[bisect_left(rooms, (nbytes,)) :]
 
     def _alloc_in(self, fits: Sequence[tuple[int, int]], nbytes: int, alignment: int) -> int | None:
@@ -187,6 +185,8 @@ class Regions:
             del rooms[bisect_left(rooms, (region.room, region.offset))]
         if room:
             insort(rooms, (room, region.offset))
+        elif not rooms:
+            del self._rooms[region.model]
         region.room = room
 
     def _open(self, model: str, nbytes: int, alignment: int) -> Region | None:

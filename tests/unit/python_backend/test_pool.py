@@ -394,6 +394,7 @@ class PoolMachine(RuleBasedStateMachine):
         for model in list(self.pool._models):
             self.pool.remove_model(model)
         assert not self.pool._regions._usable
+        assert not self.pool._regions._rooms
         assert self.pool.stats().largest_free_bytes == 5000
 
 
