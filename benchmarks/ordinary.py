@@ -118,7 +118,8 @@ class OrdinaryModel:
         """Returns the milliseconds that the load took, which adds instances in place."""
 
         async def load() -> float:
-            client = TritonClient(self.running.stack.triton_grpc)
+            stack = self.running.stack
+            client = TritonClient(stack.triton_grpc, stack.triton_key)
             started_s = time.monotonic()
             try:
                 await client.load(NAME, _config_json(num_instances), LOAD_TIMEOUT_S)

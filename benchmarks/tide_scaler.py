@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contracts.stack import Stack
+from contracts.triton_key import TRITON_KEY_NAME
 from tidegate.testing import free_ports
 
 READY_LINE = "tidegate-ready scaler"
@@ -32,6 +33,7 @@ def scaling(stack: Stack, policy: str, *, tick_s: float, window_s: float) -> Ite
             "tick_s": tick_s,
             "window_s": window_s,
             "triton_grpc": stack.triton_grpc,
+            "triton_key_file": str(Path(stack.run_dir) / TRITON_KEY_NAME),
             "triton_metrics": stack.triton_metrics,
             "triton_pid": stack.pids["tritonserver"],
             "node_socket": stack.node_socket,

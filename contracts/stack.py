@@ -13,6 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from contracts.triton_key import TRITON_KEY_NAME, read_triton_key
+
 MANIFEST_NAME = "tidegate.json"
 STACK_NAME = "stack.json"
 
@@ -86,6 +88,12 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     pids: dict[str, int]
     """Process name ("node", "tritonserver", "gateway") -> pid."""
     started_unix_s: float
+
+    @property
+    def triton_key(self) -> str:
+        """Opens Triton's restricted calls. "": the stack has none. Raises OSError when it is not ours to read."""
+        path = Path(self.run_dir) / TRITON_KEY_NAME
+        return read_triton_key(path) if path.exists() else ""
 
 
 def tidegate_home() -> Path:

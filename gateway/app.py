@@ -58,7 +58,7 @@ def build_app(
 
 
 def _client(config: GatewayConfig) -> TritonClient | WakingTriton:
-    triton = TritonClient(config.triton_grpc, config.num_channels)
+    triton = TritonClient(config.triton_grpc, config.num_channels, config.triton_key())
     if not config.scaler_grpc:
         return triton
     return WakingTriton(triton, ScalerClient(config.scaler_grpc), config.wake_timeout_s)

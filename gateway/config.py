@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from contracts.stack import ServedModel
+from contracts.triton_key import read_triton_key
 from gateway.limiter import WhenGone
 from gateway.principal import Limits
 
@@ -28,6 +29,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A longer request is refused with RESOURCE_EXHAUSTED."""
     triton_grpc: str
     """host:port of Triton's gRPC endpoint."""
+    triton_key_file: str = ""
+    """Holds the key of Triton's restricted calls; "": it restricts none."""
     models: list[ServedModel]
     batch_models: list[str] = []
     """Served by Triton and reached over gRPC alone: no call of the OpenAI API has tensors."""
@@ -86,6 +89,15 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             "max_embed_batch",
         ):
             _require(getattr(self, key) >= 1, f"{key} = {getattr(self, key)}, must be at least 1")
+
+    def triton_key(self) -> str:
+        """Raises ConfigError when it can't be read."""
+        try:
+            return read_triton_key(self.triton_key_file)
+        except OSError as exc:
+            raise ConfigError(
+                f"triton_key_file {self.triton_key_file} can't be read: {exc.strerror}"
+            ) from exc
 
 
 def _require(holds: bool, text: str) -> None:

@@ -34,6 +34,8 @@ from typing import ClassVar
 import grpc
 import msgspec
 
+from contracts.triton_key import REFUSAL
+
 MAX_SHOWN_CHARS = 80
 
 
@@ -234,6 +236,8 @@ _BY_TRITON_TEXT: tuple[tuple[re.Pattern[str], type[GatewayError]], ...] = (
     (re.compile(r"stub process .*is not healthy", re.IGNORECASE | re.DOTALL), UpstreamUnavailable),
     (re.compile(r"exceeds maximum queue size", re.IGNORECASE), QueueFull),
     (re.compile(r"has no available versions|is not ready", re.IGNORECASE), ModelNotLoaded),
+    # Not for the client to mend, and not to be tried again: our key is not the one this Triton was started with.
+    (re.compile(re.escape(REFUSAL)), UpstreamFailed),
     (re.compile(r"server exiting", re.IGNORECASE), UpstreamUnavailable),
     (re.compile(r"unknown model.*is not found", re.IGNORECASE | re.DOTALL), ModelNotFound),
 )

@@ -17,7 +17,7 @@ from gateway.authentication import KEY_HEADER, require
 from gateway.call import Call
 from gateway.errors import ClientGone, GatewayError, from_triton
 from gateway.grpc_rpcs import METHODS, SERVICE, Kind, kind_of
-from gateway.grpc_stream import ProxiedStream, fail, refuse
+from gateway.grpc_stream import ProxiedStream, code_of, fail, refuse
 from gateway.grpc_wire import read_request, with_model
 from gateway.pipeline import Pipeline
 
@@ -86,8 +86,9 @@ class GrpcDoor(grpc.GenericRpcHandler):
             fail(call, exc)
             return await refuse(context, exc)
         except grpc.aio.AioRpcError as exc:
-            fail(call, from_triton(exc.details() or "", exc.code()), exc.code())
-            await context.abort(exc.code(), exc.details() or "", exc.trailing_metadata() or ())
+            code = code_of(exc)
+            fail(call, from_triton(exc.details() or "", code), code)
+            await context.abort(code, exc.details() or "", exc.trailing_metadata() or ())
             raise AssertionError("abort raises") from exc
         except asyncio.CancelledError:
             fail(call, ClientGone("the client left"), grpc.StatusCode.CANCELLED)
@@ -119,7 +120,7 @@ class GrpcDoor(grpc.GenericRpcHandler):
         except grpc.aio.AioRpcError as exc:
             if method == "ModelInfer":
                 raise
-            await context.abort(exc.code(), exc.details() or "", exc.trailing_metadata() or ())
+            await context.abort(code_of(exc), exc.details() or "", exc.trailing_metadata() or ())
             raise AssertionError("abort raises") from exc
         context.set_trailing_metadata(_plain(await call.trailing_metadata()))
         return reply

@@ -6,6 +6,7 @@ import itertools
 
 import grpc
 
+from contracts.triton_key import grpc_metadata
 from gateway.config import ConfigError, GatewayConfig
 from gateway.grpc_door import GrpcDoor
 from gateway.pipeline import Pipeline
@@ -32,7 +33,9 @@ class GrpcServer:
         ]
         turns = itertools.cycle(channels)
         self._channels = channels
-        self._door = GrpcDoor(pipeline, lambda: next(turns), config.triton_grpc)
+        self._door = GrpcDoor(
+            pipeline, lambda: next(turns), config.triton_grpc, grpc_metadata(config.triton_key())
+        )
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_send_message_length", -1),

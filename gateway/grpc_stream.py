@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import grpc
 from tritonclient.grpc import service_pb2
 
+from contracts.triton_key import REFUSAL
 from gateway.call import Call
 from gateway.errors import (
     ClientGone,
@@ -53,7 +54,7 @@ class ProxiedStream:
             error = None
         except grpc.aio.AioRpcError as exc:
             error = from_triton(exc.details() or "", exc.code())
-            await self._context.abort(exc.code(), exc.details() or "", exc.trailing_metadata() or ())
+            await self._context.abort(code_of(exc), exc.details() or "", exc.trailing_metadata() or ())
         except GatewayError as exc:
             error = exc
             await refuse(self._context, exc)
@@ -135,6 +136,12 @@ async def refuse(context: Any, error: GatewayError) -> NoReturn:
         metadata.append(("retry-after", str(error.retry_after_s)))
     await context.abort(error.grpc_code, error.message, tuple(metadata))
     raise AssertionError("abort raises")
+
+
+def code_of(exc: grpc.aio.AioRpcError) -> grpc.StatusCode:
+    """What the client is told. Triton's refusal of our key is UNAVAILABLE there, which clients try again."""
+    is_refusal = (exc.details() or "").startswith(REFUSAL)
+    return grpc.StatusCode.INTERNAL if is_refusal else exc.code()
 
 
 def fail(call: Call, error: GatewayError, code: grpc.StatusCode | None = None) -> None:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from contracts.triton_key import grpc_metadata
 from gateway.errors import DeadlineExceeded, GatewayError, UpstreamFailed, from_triton
 from gateway.logprobs import TokenLogprob, read_logprobs
 
@@ -79,7 +80,9 @@ class GenerateReply:
 class TritonClient:
     """Make it inside the event loop that uses it."""
 
-    def __init__(self, target: str, num_channels: int = 1) -> None:
+    def __init__(self, target: str, num_channels: int = 1, key: str = "") -> None:
+        """`key` opens what that Triton restricts."""
+        self._metadata = grpc_metadata(key)
         self._channels = [
             grpc.aio.insecure_channel(target, options=[*_CHANNEL_OPTIONS, ("tidegate.channel", index)])
             for index in range(num_channels)
@@ -94,7 +97,7 @@ class TritonClient:
         Closing the generator, or cancelling the task that runs it, cancels the request at Triton.
         """
         deadline = _on_loop_clock(call.deadline_unix_s)
-        stream = next(self._stubs).ModelStreamInfer()
+        stream = next(self._stubs).ModelStreamInfer(metadata=self._metadata)
         is_answered = False
         try:
             await stream.write(_generate_request(call))
@@ -130,15 +133,15 @@ class TritonClient:
         request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
         _add_input(request, "text_input", "BYTES", [len(texts), 1], b"".join(map(_bytes_element, texts)))
         _set_deadline(request, deadline_unix_s)
-        response = await self._unary(next(self._stubs).ModelInfer(request), _on_loop_clock(deadline_unix_s))
+        response = await self._unary(self._ask("ModelInfer", request), _on_loop_clock(deadline_unix_s))
         return _rows(response, len(texts))
 
     async def is_live(self, timeout_s: float) -> bool:
-        return await self._says_yes(next(self._stubs).ServerLive(service_pb2.ServerLiveRequest()), timeout_s)
+        return await self._says_yes(self._ask("ServerLive", service_pb2.ServerLiveRequest()), timeout_s)
 
     async def is_model_ready(self, model: str, timeout_s: float) -> bool:
         request = service_pb2.ModelReadyRequest(name=model)
-        return await self._says_yes(next(self._stubs).ModelReady(request), timeout_s)
+        return await self._says_yes(self._ask("ModelReady", request), timeout_s)
 
     async def close(self) -> None:
         """Waits a little for calls that nobody awaits any more."""
@@ -146,6 +149,10 @@ class TritonClient:
             await asyncio.wait(self._kept_calls, timeout=CLOSE_WAIT_S)
         for channel in self._channels:
             await channel.close()
+
+    def _ask(self, method: str, request: Any) -> Awaitable[Any]:
+        call: Awaitable[Any] = getattr(next(self._stubs), method)(request, metadata=self._metadata)
+        return call
 
     async def _says_yes(self, call: Awaitable[Any], timeout_s: float) -> bool:
         try:

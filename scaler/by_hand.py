@@ -25,7 +25,8 @@ async def scale(
     drain_timeout_s: float = Patience.drain_s,
 ) -> InstanceChange:
     """Raises what `scaler.errors` names. A model at rest is brought back."""
-    triton, node = TritonClient(stack.triton_grpc), NodeClient(stack.node_socket)
+    triton = TritonClient(stack.triton_grpc, stack.triton_key)
+    node = NodeClient(stack.node_socket)
     run_dir, patience = Path(stack.run_dir), Patience(drain_s=drain_timeout_s)
     ender = functools.partial(end_stubs, stack.pids["tritonserver"])
     try:

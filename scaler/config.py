@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from contracts.triton_key import read_triton_key
 from scaler.errors import ConfigInvalid
 from scaler.server import Access
 from scaler.workload import Workload
@@ -63,6 +64,8 @@ class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Where another scaler keeps its state in state_dir or scales this Triton, wait for its end; else refuse."""
     triton_grpc: str
     """Where figures come from, whatever the target."""
+    triton_key_file: str = ""
+    """Holds the key of Triton's restricted calls; "": it restricts none."""
     triton_metrics: str = ""
     """Without it the queue in Triton is not seen."""
     node_socket: str = ""
@@ -121,6 +124,15 @@ class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             token=self._token(environ),
             allow_insecure=self.allow_insecure,
         )
+
+    def triton_key(self) -> str:
+        """Raises ConfigInvalid when it can't be read."""
+        try:
+            return read_triton_key(self.triton_key_file)
+        except OSError as exc:
+            raise ConfigInvalid(
+                f"triton_key_file {self.triton_key_file} can't be read: {exc.strerror}"
+            ) from exc
 
     def _token(self, environ: Mapping[str, str]) -> str:
         if not self.token_file:

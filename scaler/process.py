@@ -159,7 +159,7 @@ class ScalerProcess:
 
     def _collector(self, wakes: Wakes, book: Book) -> Collector:
         config = self._config
-        triton = TritonClient(config.triton_grpc)
+        triton = TritonClient(config.triton_grpc, config.triton_key())
         self._parts.push_async_callback(triton.close)
         metrics = TritonMetrics(config.triton_metrics) if config.triton_metrics else None
         node = NodeClient(config.node_socket) if config.node_socket else None

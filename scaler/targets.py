@@ -53,13 +53,14 @@ def choose(
     """What has to be closed goes into `parts`. Raises OwnedByOther."""
     here, pods, replicas, words = None, None, None, []
     if config.target == "kubernetes":
-        triton = TritonClient(config.triton_grpc)
+        triton = TritonClient(config.triton_grpc, config.triton_key())
         parts.push_async_callback(triton.close)
         measured: Counted = Served(triton)
     else:
         measured = here = TritonTarget(
             config.triton_grpc,
             Path(config.run_dir or config.state_dir),
+            key=config.triton_key(),
             node_socket=config.node_socket,
             triton_pid=config.triton_pid,
             limits=limits,

@@ -12,6 +12,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from contracts.triton_key import REFUSAL, grpc_metadata
 from scaler.channels import connect
 from scaler.errors import LoadPending, LoadRefused, ModelUnknown, ScaleError, TritonUnreachable
 
@@ -30,8 +31,10 @@ class IndexEntry:
 class TritonClient:
     """Raises what `scaler.errors` names, never grpc's own errors. Close it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, key: str = "") -> None:
+        """`key` opens what that Triton restricts."""
         self.address = address
+        self._metadata = grpc_metadata(key)
         self._channel = connect(address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
@@ -70,7 +73,7 @@ class TritonClient:
     async def _load(self, request: Any, timeout_s: float) -> None:
         model = request.model_name
         try:
-            await self._stub.RepositoryModelLoad(request, timeout=timeout_s)
+            await self._stub.RepositoryModelLoad(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as exc:
             if exc.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise LoadPending(f"load of {model!r} has not returned after {timeout_s:g} s") from exc
@@ -84,11 +87,15 @@ class TritonClient:
 
     async def _call(self, method: str, request: Any) -> Any:
         try:
-            return await getattr(self._stub, method)(request, timeout=CALL_TIMEOUT_S)
+            return await getattr(self._stub, method)(request, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
         except grpc.aio.AioRpcError as exc:
             raise self._translate(exc) from exc
 
     def _translate(self, exc: grpc.aio.AioRpcError) -> ScaleError:
+        if (exc.details() or "").startswith(REFUSAL):
+            return ScaleError(
+                f"Triton at {self.address} asks for its key: {exc.details()}; name the file: triton_key_file"
+            )
         if exc.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
             return TritonUnreachable(f"no answer from Triton at {self.address}: {exc.details()}")
         if exc.code() == grpc.StatusCode.NOT_FOUND or any(

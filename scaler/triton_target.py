@@ -26,6 +26,7 @@ class TritonTarget:
         triton_grpc: str,
         run_dir: Path,
         *,
+        key: str = "",
         node_socket: str = "",
         triton_pid: int = 0,
         limits: Callable[[str], Limits],
@@ -43,7 +44,7 @@ class TritonTarget:
             except OwnedByOther:
                 self._unlock()
                 raise
-        self._triton = TritonClient(triton_grpc)
+        self._triton = TritonClient(triton_grpc, key)
         self._plain = PlainTarget(self._triton, run_dir, limits=limits, say=say)
         self._node = NodeClient(node_socket) if node_socket else None
         self._of_node: set[str] = set()

@@ -14,6 +14,7 @@ import httpx
 import psutil
 
 from contracts.stack import Stack
+from contracts.triton_key import http_headers
 from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
 
 NODE_TIMEOUT_S = 3.0
@@ -82,7 +83,7 @@ def gather(stack: Stack) -> StackStatus:
         triton_grpc=stack.triton_grpc,
         processes=processes,
         node=ask_node(stack.node_socket, problems) if stack.node_socket else None,
-        triton_models=ask_triton(stack.triton_http, problems),
+        triton_models=ask_triton(stack, problems),
         scaler=ask_scaler(stack.scaler_grpc, problems) if stack.scaler_grpc else None,
         problems=problems,
         warnings=slow_tier_warnings(stack.models, read_cpu_flags()),
@@ -148,15 +149,18 @@ def plain(message: Any) -> dict[str, Any]:
     return values
 
 
-def ask_triton(address: str, problems: list[str]) -> list[TritonModel] | None:
+def ask_triton(stack: Stack, problems: list[str]) -> list[TritonModel] | None:
     try:
-        with httpx.Client(base_url=f"http://{address}", timeout=TRITON_TIMEOUT_S) as client:
+        headers = http_headers(stack.triton_key)
+        with httpx.Client(
+            base_url=f"http://{stack.triton_http}", timeout=TRITON_TIMEOUT_S, headers=headers
+        ) as client:
             index = client.post("/v2/repository/index", json={})
             index.raise_for_status()
             stats = client.get("/v2/models/stats")
             return read_triton(index.json(), stats.json() if stats.is_success else {})
-    except (httpx.HTTPError, ValueError) as exc:
-        problems.append(f"Triton does not answer on {address}: {exc}")
+    except (httpx.HTTPError, ValueError, OSError) as exc:
+        problems.append(f"Triton does not answer on {stack.triton_http}: {exc}")
         return None
 
 

@@ -19,12 +19,13 @@ from google.protobuf import json_format
 from scaler.errors import ModelUnknown, ScaleError
 from scaler.model_lock import ModelLock
 from scaler.triton_client import TritonClient
-from tidegate import processes, stubs
+from tidegate import processes, stubs, triton_key
 from tidegate.launch_errors import ModelLoadFailed, ProcessFailed
 from tidegate.settings import Settings
 
 NAME = "tritonserver"
 ERROR_LINE = re.compile(r'E\d{4} [\d:.]+ \d+ (?P<where>\S+)\] "(?P<text>.*)"')
+INFO_LINE = re.compile(r"^I\d{4} ", re.MULTILINE)
 USUAL_ERRORS = ("CudaDriverHelper has not been initialized",)
 """Lines that every start without a GPU has."""
 RELOAD_TIMEOUT_S = 60.0
@@ -53,7 +54,7 @@ class TritonPaths:
         return self.run_dir / "triton" / "stubs.json"
 
 
-def argv(settings: Settings, paths: TritonPaths, models: Sequence[str]) -> list[str]:
+def argv(settings: Settings, paths: TritonPaths, models: Sequence[str], key: str) -> list[str]:
     """The whole command line."""
     return [
         str(paths.binary),
@@ -73,6 +74,7 @@ def argv(settings: Settings, paths: TritonPaths, models: Sequence[str]) -> list[
         f"--metrics-address={settings.host}",
         f"--metrics-port={settings.triton_metrics_port}",
         f"--exit-timeout-secs={max(1, int(settings.stop_timeout_s))}",
+        *triton_key.restrictions(key, also_inference=settings.requires_keys),
     ]
 
 
@@ -89,8 +91,12 @@ def error_lines(log_text: str) -> list[str]:
 class TritonServer:
     """Start it, wait for it, watch it a few times a second, stop it."""
 
-    def __init__(self, settings: Settings, paths: TritonPaths, child: processes.Child, say: Say) -> None:
+    def __init__(
+        self, settings: Settings, paths: TritonPaths, child: processes.Child, key: str, say: Say
+    ) -> None:
         self._settings = settings
+        self._key = key
+        self._is_key_hidden = False
         self._paths = paths
         self.child = child
         self._say = say
@@ -104,8 +110,9 @@ class TritonServer:
         for line in stubs.clear_record(paths.stub_record):
             say(f"left by a crash of the stack before: {line}")
         log_dir = paths.run_dir / "logs"
-        child = processes.start(NAME, argv(settings, paths, models), env=env, log_dir=log_dir)
-        return cls(settings, paths, child, say)
+        key = triton_key.make_key(paths.run_dir)
+        child = processes.start(NAME, argv(settings, paths, models, key), env=env, log_dir=log_dir)
+        return cls(settings, paths, child, key, say)
 
     async def wait_ready(self) -> None:
         """All models loaded. Raises ModelLoadFailed with Triton's own error, ProcessFailed, StartTimeout."""
@@ -114,6 +121,7 @@ class TritonServer:
 
             async def is_ready() -> bool:
                 self._book.look()
+                self._hide_key()
                 try:
                     return (await http.get(url)).status_code == 200
                 except httpx.TransportError:
@@ -125,6 +133,14 @@ class TritonServer:
                 if errors := error_lines(self.child.log_text()):
                     raise ModelLoadFailed(describe_errors(errors, self.child)) from exc
                 raise
+
+    def _hide_key(self) -> None:
+        # Its first line of information comes after it has read its options.
+        if self._is_key_hidden or not INFO_LINE.search(self.child.log_text()):
+            return
+        self._is_key_hidden = True
+        if not triton_key.hide(self.child.pid, self._key) and self.child.exit_code is None:
+            self._say("warning: Triton's key can be read in its command line by every user of this machine")
 
     def watch(self) -> None:
         """Raises ProcessFailed when the server is gone, or a reload failed (then it is killed: draining would wait
@@ -156,7 +172,7 @@ class TritonServer:
             await client.close()
 
     def _client(self) -> TritonClient:
-        return TritonClient(f"{self._settings.host}:{self._settings.triton_grpc_port}")
+        return TritonClient(f"{self._settings.host}:{self._settings.triton_grpc_port}", self._key)
 
     async def _reload(self, model: str, instance: str = "") -> None:
         """Unload and load `model` with the config it had. Nothing when `instance`, the one that died, was not

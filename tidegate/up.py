@@ -18,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from contracts.stack import STACK_NAME, Stack, write_whole
+from contracts.triton_key import TRITON_KEY_NAME
 from python_backend.node.added import ADDED_NAME
 from scaler.errors import PolicyInvalid, ScaleError
 from scaler.node_client import NodeClient
@@ -240,6 +241,7 @@ class Launcher:
             "grpc_port": self._settings.gateway_grpc_port,
             "batch_models": [name for name in self._settings.models if name not in names],
             "triton_grpc": self._address(self._settings.triton_grpc_port),
+            "triton_key_file": str(self._settings.run_dir.absolute() / TRITON_KEY_NAME),
             "models": talking,
             "drain_grace_s": max(1, int(self._settings.stop_timeout_s)),
             "scaler_grpc": self._scaler_address if self._settings.with_scaler else "",
@@ -273,6 +275,7 @@ class Launcher:
             "policy_path": str(settings.policy.absolute()) if settings.policy else "",
             "models": settings.models,
             "triton_grpc": self._address(settings.triton_grpc_port),
+            "triton_key_file": str(settings.run_dir.absolute() / TRITON_KEY_NAME),
             "triton_metrics": self._address(settings.triton_metrics_port),
             "triton_pid": self._triton.child.pid if self._triton else 0,
             "node_socket": self._control_socket if self._node else "",

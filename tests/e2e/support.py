@@ -138,9 +138,14 @@ class Up:
 
 @contextlib.contextmanager
 def launched(
-    repository: Path, *models: str, ports: Mapping[str, int] | None = None, stop_timeout_s: float = 30
+    repository: Path,
+    *models: str,
+    ports: Mapping[str, int] | None = None,
+    stop_timeout_s: float = 30,
+    **settings: str,
 ) -> Iterator[Up]:
-    """`tidegate up` on a repository of the test's own, without node, gateway and scaler, until the block ends."""
+    """`tidegate up` on a repository of the test's own, until the block ends; without node, and without gateway and
+    scaler unless `settings` say so."""
     # Its folder lies right in the temporary one: paths of Unix sockets are short.
     run_dir = Path(tempfile.mkdtemp(prefix="tg-"))
     names = ("triton_http_port", "triton_grpc_port", "triton_metrics_port")
@@ -154,7 +159,7 @@ def launched(
         "TIDEGATE_WITH_NODE": "0",
         "TIDEGATE_WITH_GATEWAY": "0",
         "TIDEGATE_WITH_SCALER": "0",
-        **{f"TIDEGATE_{name.upper()}": str(port) for name, port in ports.items()},
+        **{f"TIDEGATE_{name.upper()}": str(value) for name, value in {**ports, **settings}.items()},
     }
     log_path = run_dir / "up.log"
     with log_path.open("wb") as log:

@@ -150,7 +150,8 @@ def test_a_drain_that_is_taken_back_or_left_behind_lets_the_instance_serve_on(ru
 
     async def drain_and_take_back() -> list[Streamed]:
         await scale_chat(running, 2)
-        triton, node = TritonClient(running.stack.triton_grpc), NodeClient(running.stack.node_socket)
+        triton = TritonClient(running.stack.triton_grpc, running.stack.triton_key)
+        node = NodeClient(running.stack.node_socket)
         target = NodeTarget(triton, node, running.run_dir, limits=lambda _: Limits(), say=print)
         async with TritonLoad(running.stack.triton_grpc) as load, steady_streams(running, 4) as streams:
             await asyncio.to_thread(

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from benchmarks.clients import TritonLoad, generate_request
+from contracts.stack import Stack
 from scaler.actuator import Actuator
 from scaler.triton_client import TritonClient
 from tests.e2e.support import (
@@ -138,14 +139,14 @@ def test_a_dead_stub_is_noticed_and_its_model_reloaded_as_it_was(repository: Pat
     """
     init_log = write_model(repository, "echo")
 
-    async def scale_out(address: str, triton_pid: int, run_dir: Path) -> None:
-        triton = TritonClient(address)
-        await Actuator(triton, StubNode(triton_pid), run_dir, say=print).scale("echo", 2)
+    async def scale_out(stack: Stack, run_dir: Path) -> None:
+        triton = TritonClient(stack.triton_grpc, stack.triton_key)
+        await Actuator(triton, StubNode(stack.pids["tritonserver"]), run_dir, say=print).scale("echo", 2)
         await triton.close()
 
     with launched(repository, "echo") as up:
         stack = up.wait_ready()
-        asyncio.run(scale_out(stack.triton_grpc, stack.pids["tritonserver"], up.run_dir))
+        asyncio.run(scale_out(stack, up.run_dir))
         victim = next(stub for stub in up.stubs() if stub.instance == "echo-1")
         time.sleep(age_s)
         os.kill(victim.pid, signal.SIGKILL)
@@ -195,7 +196,7 @@ async def test_first_scale_out_of_a_fresh_copy_is_in_place(repository: Path) -> 
         stack = await asyncio.to_thread(up.wait_ready)
         served = up.run_dir / "triton" / "repository"
         before = fingerprint(served)
-        triton, node = TritonClient(stack.triton_grpc), StubNode(stack.pids["tritonserver"])
+        triton, node = TritonClient(stack.triton_grpc, stack.triton_key), StubNode(stack.pids["tritonserver"])
         result = await Actuator(triton, node, up.run_dir, say=print).scale("echo", 2)
         await triton.close()
         assert result.in_place

@@ -26,7 +26,7 @@ async def test_scale_out_and_in_return_in_time_under_a_standing_queue(tmp_path: 
     init_log = write_model(repository, "slow", batch_s=0.5, max_batch_size=4)
     with launched(repository, "slow") as up:
         stack = await asyncio.to_thread(up.wait_ready)
-        triton, node = TritonClient(stack.triton_grpc), StubNode(stack.pids["tritonserver"])
+        triton, node = TritonClient(stack.triton_grpc, stack.triton_key), StubNode(stack.pids["tritonserver"])
         actuator = Actuator(triton, node, up.run_dir, say=print)
         canonical = await triton.config("slow")
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from benchmarks.node import node_status
+from contracts.stack import Stack
 from scaler.errors import StartAbandoned
 from scaler.node_target import NodeTarget
 from scaler.observation import Counts
@@ -35,7 +36,7 @@ async def test_an_instance_whose_initialize_hangs_is_given_up_and_nothing_else_i
     init_log = write_model(repository, "echo", batch_s=0.02, on_initialize=HANG.format(path=hang))
     with launched(repository, "echo") as up:
         stack = await asyncio.to_thread(up.wait_ready)
-        triton, node = TritonClient(stack.triton_grpc), StubNode(stack.pids["tritonserver"])
+        triton, node = TritonClient(stack.triton_grpc, stack.triton_key), StubNode(stack.pids["tritonserver"])
         target = NodeTarget(
             triton,
             node,
@@ -85,16 +86,16 @@ def test_models_without_requests_rest_and_the_first_requests_wake_them(tmp_path:
     policy = tmp_path / "policy.yaml"
     policy.write_text(RESTING_POLICY)
     with running_stack("--pool-bytes", "512MiB", "--policy", str(policy)) as running:
-        asyncio.run(rest_and_wake(running.stack.triton_grpc, running.stack.gateway_http))
+        asyncio.run(rest_and_wake(running.stack))
         status = node_status(running.stack.node_socket)
         assert {weights.num_bytes > 0 for weights in status.weights} == {True}
 
 
-async def rest_and_wake(triton_grpc: str, gateway_http: str) -> None:
-    triton = TritonClient(triton_grpc)
+async def rest_and_wake(stack: Stack) -> None:
+    triton = TritonClient(stack.triton_grpc, stack.triton_key)
     chat = {"model": "chat", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}
     embed = {"model": "embed", "input": ["a", "b"]}
-    async with httpx.AsyncClient(base_url=f"http://{gateway_http}", timeout=60) as http:
+    async with httpx.AsyncClient(base_url=f"http://{stack.gateway_http}", timeout=60) as http:
         async with asyncio.timeout(60):
             while {entry.state for entry in await triton.index()} != {"UNAVAILABLE"}:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)

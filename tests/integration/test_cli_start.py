@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from contracts.stack import Stack
 from tidegate import status
 from tidegate.models.add import add
 from tidegate.models.progress import Silent
@@ -58,7 +59,19 @@ def test_a_reader_that_leaves_is_no_traceback(args, tmp_path, monkeypatch):
 def test_a_silent_node_and_triton_are_problems_not_failures(tmp_path):
     """The rest is still shown."""
     problems = []
+    stack = Stack(
+        pid=1,
+        run_dir=str(tmp_path),
+        node_socket="",
+        triton_http="127.0.0.1:9",
+        triton_grpc="127.0.0.1:9",
+        triton_metrics="",
+        gateway_http="",
+        models=[],
+        pids={},
+        started_unix_s=0.0,
+    )
 
     assert status.ask_node(str(tmp_path / "nothing.sock"), problems) is None
-    assert status.ask_triton("127.0.0.1:9", problems) is None
+    assert status.ask_triton(stack, problems) is None
     assert [problem.split(" does not answer")[0] for problem in problems] == ["the node daemon", "Triton"]

@@ -28,6 +28,7 @@ def all_errors(base: type[GatewayError] = GatewayError) -> list[type[GatewayErro
         ("Server exiting", 503, "exiting"),
         ("Request for unknown model: 'chat' has no available versions", 503, "unknown model"),
         ("Request for unknown model: 'chat' is not found", 404, "unknown model"),
+        ("This protocol is restricted, expecting header 'triton-grpc-protocol-x'", 500, "restricted"),
         ("who knows", 500, "who knows"),
         ("", 500, "None"),
     ],

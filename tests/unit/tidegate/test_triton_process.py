@@ -31,7 +31,7 @@ def test_error_lines_are_tritons_own_unescaped_and_once() -> None:
 def test_the_command_line_makes_scaling_possible_and_stays_on_loopback() -> None:
     """Explicit control, execution-count scheduling, every address given."""
     paths = TritonPaths(Path("/t/tritonserver"), Path("/b"), Path("/r"), Path("/run"))
-    command = argv(Settings(), paths, ["chat", "embed"])
+    command = argv(Settings(), paths, ["chat", "embed"], "secret")
     assert command[0] == "/t/tritonserver"
     for option in (
         "--model-control-mode=explicit",
@@ -42,5 +42,6 @@ def test_the_command_line_makes_scaling_possible_and_stays_on_loopback() -> None
         "--grpc-address=127.0.0.1",
         "--metrics-address=127.0.0.1",
         "--grpc-port=8001",
+        "--grpc-restricted-protocol=model-repository,shared-memory,trace,logging:tidegate=secret",
     ):
         assert option in command
