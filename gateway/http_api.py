@@ -21,11 +21,13 @@ from gateway import translate
 from gateway.access_log import call_of
 from gateway.call import Call
 from gateway.catalog import Catalog, GatewayModel
+from gateway.choices import merged, num_cached, with_seeds
 from gateway.config import GatewayConfig
+from gateway.context import ContextManager, Fitted
+from gateway.context_calls import Behalf, ContextCalls
 from gateway.errors import InvalidRequest, shown
-from gateway.logprobs import TokenLogprob
 from gateway.pipeline import Pipeline
-from gateway.schemas import parse_chat, parse_completion, parse_embedding
+from gateway.schemas import Completion, Conversation, parse_chat, parse_completion, parse_embedding
 from gateway.shadowing import Shadows
 from gateway.streaming import EventStream, read_body, while_connected
 from gateway.triton_client import GenerateCall, GenerateReply, TritonClient, check_finished, collect
@@ -61,6 +63,16 @@ class Gateway:
         self.triton = triton
         self.started_unix_s = int(time.time())
         self.shadows = Shadows(catalog, self._generate, pipeline.end)
+        self.context = ContextManager(
+            ContextCalls(
+                catalog,
+                pipeline,
+                self._generate,
+                triton,
+                endpoint=config.triton_grpc,
+                max_embed_batch=config.max_embed_batch,
+            )
+        )
 
     async def _generate(self, call: GenerateCall) -> GenerateReply:
         return await collect(self.triton.generate(call))
@@ -86,18 +98,28 @@ async def chat_completions(request: Request) -> Response:
         return [model.render(body.messages)]
 
     model, (text,), (count,) = await _route(request, "generate", render)
-    room = model.room_for(count, "messages")
-    max_tokens = await _admit(request, count, min(body.max_tokens or room, room))
-    asked = _generate_call(request, model, text, body.sampling, max_tokens, body.is_stream)
-    gateway.shadows.send(call, asked, count)
+    prompt = await _fit(request, model, body, Fitted(text, count))
+    room = model.room_for(prompt.num_tokens, "messages")
+    most = min(body.max_tokens or room, room) * body.num_choices
+    allowed = await _admit(request, prompt.num_tokens, most)
+    asked = [
+        _generate_call(
+            request, model, prompt.text, sampling, max(allowed // body.num_choices, 1), body.is_stream
+        )
+        for sampling in with_seeds(body.sampling, body.num_choices)
+    ]
+    gateway.shadows.send(call, asked[0], prompt.num_tokens)
     answer_id, created = _answer_id("chatcmpl", call), int(time.time())
+    about = {"context": msgspec.to_builtins(prompt.done)} if prompt.done else None
     if body.is_stream:
-        chunks = translate.ChatChunks(answer_id, created, call.service, body.include_usage)
-        return await _stream(request, asked, chunks, count, body.include_usage)
-    (reply,) = await while_connected(request, _generate_all(gateway.triton, [asked]))
-    counted = _usage(call, count, [reply])
-    text, reason, logprobs = _outcome(reply, body.sampling)
-    return _json(translate.chat_answer(answer_id, created, call.service, text, reason, counted, logprobs))
+        chunks = translate.ChatChunks(
+            answer_id, created, call.service, body.include_usage, body.num_choices, about
+        )
+        return await _stream(request, asked, chunks, prompt.num_tokens, body)
+    replies = await while_connected(request, _generate_all(gateway.triton, asked))
+    counted = _usage(call, prompt.num_tokens, replies, body.num_choices)
+    outcomes = [_outcome(reply, body.sampling) for reply in replies]
+    return _json(translate.chat_answer(answer_id, created, call.service, outcomes, counted, about))
 
 
 @router.post("/v1/completions")
@@ -108,20 +130,21 @@ async def completions(request: Request) -> Response:
     call.is_stream = body.is_stream
     model, prompts, counts = await _route(request, "generate", lambda _: body.prompts)
     most = [min(body.max_tokens, model.room_for(count, "prompt")) for count in counts]
-    allowed = await _admit(request, sum(counts), sum(most))
-    share = allowed // len(most)
+    allowed = await _admit(request, sum(counts), sum(most) * body.num_choices)
+    share = max(allowed // (len(most) * body.num_choices), 1)
     asked = [
-        _generate_call(request, model, prompt, body.sampling, min(num, max(share, 1)), body.is_stream)
+        _generate_call(request, model, prompt, sampling, min(num, share), body.is_stream)
         for prompt, num in zip(prompts, most, strict=True)
+        for sampling in with_seeds(body.sampling, body.num_choices)
     ]
-    for one, count in zip(asked, counts, strict=True):
+    for one, count in zip(asked[:: body.num_choices], counts, strict=True):
         gateway.shadows.send(call, one, count)
     answer_id, created = _answer_id("cmpl", call), int(time.time())
     if body.is_stream:
-        chunks = translate.CompletionChunks(answer_id, created, call.service, body.include_usage)
-        return await _stream(request, asked[0], chunks, counts[0], body.include_usage)
+        chunks = translate.CompletionChunks(answer_id, created, call.service, body.include_usage, len(asked))
+        return await _stream(request, asked, chunks, sum(counts), body)
     replies = await while_connected(request, _generate_all(gateway.triton, asked))
-    counted = _usage(call, sum(counts), replies)
+    counted = _usage(call, sum(counts), replies, body.num_choices)
     outcomes = [_outcome(reply, body.sampling) for reply in replies]
     return _json(translate.completion_answer(answer_id, created, call.service, outcomes, counted))
 
@@ -230,17 +253,35 @@ async def _admit(request: Request, num_prompt_tokens: int, max_output_tokens: in
     return await pipeline.admit(call, num_prompt_tokens, max_output_tokens)
 
 
-def _usage(call: Call, num_prompt_tokens: int, replies: Sequence[GenerateReply]) -> CompletionUsage:
+async def _fit(request: Request, model: GatewayModel, body: Conversation, prompt: Fitted) -> Fitted:
+    """What its service's context management makes of it."""
+    gateway, call = _gateway(request), call_of(request)
+    limits = (model.max_context_tokens, gateway.pipeline.max_context_tokens(call))
+    work = gateway.context.fit(
+        Behalf(call, _deadline_unix_s(request)),
+        model,
+        gateway.pipeline.routes.routes.of(call.service).context,
+        body.messages,
+        prompt,
+        limit=min(limit for limit in limits if limit is not None),
+        max_output_tokens=body.max_tokens,
+    )
+    fitted = await while_connected(request, work)
+    if fitted.done is not None:
+        call.context = fitted.done.words()
+    return fitted
+
+
+def _usage(
+    call: Call, num_prompt_tokens: int, replies: Sequence[GenerateReply], num_choices: int
+) -> CompletionUsage:
     call.num_output_tokens = sum(reply.num_output_tokens for reply in replies)
-    call.num_cached_tokens = sum(reply.num_cached_tokens for reply in replies)
+    call.num_cached_tokens = num_cached([reply.num_cached_tokens for reply in replies], num_choices)
     call.finish_reason = replies[-1].finish_reason or ""
     return translate.usage(num_prompt_tokens, call.num_output_tokens, call.num_cached_tokens)
 
 
-def _outcome(
-    reply: GenerateReply, sampling: SamplingParams
-) -> tuple[str, str, Sequence[TokenLogprob] | None]:
-    """Text, finish reason, and log probabilities where they were asked for."""
+def _outcome(reply: GenerateReply, sampling: SamplingParams) -> translate.Outcome:
     logprobs = None if sampling.logprobs is None else reply.logprobs
     return reply.text, str(reply.finish_reason), logprobs
 
@@ -317,34 +358,40 @@ async def _embed_all(request: Request, model: str, texts: Sequence[str]) -> list
 
 async def _stream(
     request: Request,
-    call: GenerateCall,
+    asked: Sequence[GenerateCall],
     chunks: translate.Chunks,
     num_prompt_tokens: int,
-    include_usage: bool,
+    body: Conversation | Completion,
 ) -> Response:
     """Waits for the first reply, so that what fails before it is an HTTP error and not a broken stream."""
-    replies = _gateway(request).triton.generate(call)
+    triton = _gateway(request).triton
+    replies = merged([triton.generate(call) for call in asked])
     first = await while_connected(request, _next(replies))
 
     made = call_of(request)
 
     async def events() -> AsyncGenerator[bytes]:
         made.num_output_tokens = made.num_cached_tokens = 0
-        finish_reason, reply = None, first
+        cached: list[int] = [0] * len(asked)
+        reasons: list[str | None] = [None] * len(asked)
+        item = first
         async with contextlib.aclosing(replies):
             yield chunks.start()
-            while reply is not None:
+            while item is not None:
+                index, reply = item
                 made.num_output_tokens += reply.num_output_tokens
-                made.num_cached_tokens = max(made.num_cached_tokens, reply.num_cached_tokens)
+                cached[index] = max(cached[index], reply.num_cached_tokens)
+                made.num_cached_tokens = num_cached(cached, body.num_choices)
                 if reply.text or reply.logprobs:
                     made.note_text()
-                    yield chunks.text(reply.text, reply.logprobs)
+                    yield chunks.text(index, reply.text, reply.logprobs)
                 if reply.finish_reason:
-                    made.finish_reason = finish_reason = reply.finish_reason
-                    yield chunks.finish(finish_reason)
-                reply = await _next(replies)
-        check_finished(finish_reason)
-        if include_usage:
+                    made.finish_reason = reasons[index] = reply.finish_reason
+                    yield chunks.finish(index, reply.finish_reason, is_last=None not in reasons)
+                item = await _next(replies)
+        for reason in reasons:
+            check_finished(reason)
+        if body.include_usage:
             yield chunks.usage(
                 translate.usage(num_prompt_tokens, made.num_output_tokens, made.num_cached_tokens)
             )
@@ -353,5 +400,7 @@ async def _stream(
     return EventStream(request, events())
 
 
-async def _next(replies: AsyncIterator[GenerateReply]) -> GenerateReply | None:
+async def _next(
+    replies: AsyncIterator[tuple[int, GenerateReply]],
+) -> tuple[int, GenerateReply] | None:
     return await anext(replies, None)

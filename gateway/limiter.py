@@ -117,6 +117,11 @@ class Limiter:
 
         return Admission(_headers(taken), output, settle)
 
+    def max_context_tokens(self, principal: Principal, service: str) -> int | None:
+        """Of one request, under the limits of its key and its service; None: no such limit."""
+        both = (principal.limits.max_context_tokens, self._service_limits(service).max_context_tokens)
+        return min((limit for limit in both if limit is not None), default=None)
+
     async def _take(self, taken: _Taken, num_tokens: int) -> None:
         """Requests come last: of a moving window nothing can be given back."""
         key, words, limits = taken.holder.key, taken.holder.words, taken.holder.limits

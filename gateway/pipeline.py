@@ -74,6 +74,10 @@ class Pipeline:
         queue = self.routes.routes.of(call.service).queue
         await self._waiting.wait(call.service, queue, lambda: self.must_wait(call))
 
+    def max_context_tokens(self, call: Call) -> int | None:
+        """Of one request, where a limit says so."""
+        return self.limiter.max_context_tokens(call.principal, call.service)
+
     async def admit(self, call: Call, num_prompt_tokens: int, max_output_tokens: int | None) -> int:
         """How many tokens it may generate. Raises what `Limiter.admit` raises."""
         call.num_prompt_tokens = num_prompt_tokens

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from decimal import Decimal
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -77,6 +77,28 @@ class Shadow(_Strict):
     percent: Percent
 
 
+class Context(_Strict):
+    """What becomes of a chat that is longer than the model's context, less the room for the answer."""
+
+    policy: Literal["reject", "truncate", "summarize", "retrieve"] = "reject"
+    """reject: an error with both numbers. truncate: the turns after the system prompt go, oldest first. summarize:
+    they become a summary by the model itself. retrieve: those stay that have most to do with the newest one."""
+    output_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    """Kept free for the answer; less where less is asked for, and never more than half of the context."""
+    summary_tokens: Annotated[int, Field(ge=16, le=8192)] = 256
+    """summarize: of the summary, at most."""
+    recent_turns: Annotated[int, Field(ge=1, le=1000)] = 4
+    """retrieve: so many newest turns stay as they are, if they fit."""
+    embed_model: Name | None = None
+    """retrieve: a served model that embeds."""
+
+    @model_validator(mode="after")
+    def _has_what_it_needs(self) -> Self:
+        if self.policy == "retrieve" and self.embed_model is None:
+            raise ValueError("context: policy retrieve needs embed_model, a served model that embeds")
+        return self
+
+
 class AutoRollback(_Strict):
     """Takes a rollout back by itself when the new version does clearly worse than the one before."""
 
@@ -104,6 +126,7 @@ class ServiceRoute(_Strict):
     """Tenant -> a model of its own."""
     degrade: Degrade | None = None
     queue: Queue = Queue()
+    context: Context = Context()
     shadow: Shadow | None = None
     rollout: Rollout | None = None
     auto_rollback: AutoRollback | None = None
@@ -138,6 +161,8 @@ class ServiceRoute(_Strict):
             yield "degrade.target", self.degrade.target
         if self.shadow is not None:
             yield "shadow.target", self.shadow.target
+        if self.context.embed_model is not None:
+            yield "context.embed_model", self.context.embed_model
 
 
 class Routes(_Strict):
@@ -194,6 +219,7 @@ def _schemas_beside(location: tuple[str | int, ...]) -> dict[str, Any]:
         "long_context": LongContext,
         "degrade": Degrade,
         "queue": Queue,
+        "context": Context,
         "shadow": Shadow,
         "rollout": Rollout,
         "auto_rollback": AutoRollback,

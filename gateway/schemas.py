@@ -22,6 +22,8 @@ from gateway.response_format import read_response_format
 MAX_EMBED_INPUTS = 2048
 """OpenAI's own limit."""
 MAX_PROMPTS = 32
+MAX_ANSWERS = 32
+"""Of one request: prompts times `n`. Each is a sequence of its own in the engine."""
 
 # The second and third line are vLLM's extras.
 _SAMPLING = (
@@ -38,10 +40,7 @@ _ROLES = ("system", "developer", "user", "assistant")
 _TOOL_ROLES = ("tool", "function")
 
 # Key -> the values that ask for nothing.
-_NOT_IN_GENERATE: dict[str, tuple[Any, ...]] = {
-    "best_of": (None, 1),
-    "n": (None, 1),
-}
+_NOT_IN_GENERATE: dict[str, tuple[Any, ...]] = {"best_of": (None, 1)}
 _NOT_IN_CHAT: dict[str, tuple[Any, ...]] = _NOT_IN_GENERATE | {
     "audio": (None,),
     "function_call": (None, "none"),
@@ -62,9 +61,9 @@ _NOT_IN_EMBEDDING: dict[str, tuple[Any, ...]] = {"dimensions": (None,)}
 
 _CHAT_KEYS = (
     "model", "messages", "stream", "stream_options", "max_completion_tokens", "logprobs", "top_logprobs",
-    "response_format", *_SAMPLING,
+    "response_format", "n", *_SAMPLING,
 )  # fmt: skip
-_COMPLETION_KEYS = ("model", "prompt", "stream", "stream_options", "logprobs", *_SAMPLING)
+_COMPLETION_KEYS = ("model", "prompt", "stream", "stream_options", "logprobs", "n", *_SAMPLING)
 _EMBEDDING_KEYS = ("model", "input", "encoding_format")
 
 
@@ -77,6 +76,7 @@ class Conversation(msgspec.Struct, frozen=True):
     sampling: SamplingParams
     max_tokens: int | None
     """None: as many as fit."""
+    num_choices: int
     is_stream: bool
     include_usage: bool
 
@@ -88,6 +88,8 @@ class Completion(msgspec.Struct, frozen=True):
     prompts: list[str]
     sampling: SamplingParams
     max_tokens: int
+    num_choices: int
+    """Answers to each prompt."""
     is_stream: bool
     include_usage: bool
 
@@ -147,6 +149,7 @@ def parse_chat(raw: bytes) -> Conversation:
         messages=[_message(value, f"messages[{at}]") for at, value in enumerate(body.messages)],
         sampling=sampling,
         max_tokens=sampling.max_tokens if asked else None,
+        num_choices=_num_choices(values.get("n"), 1),
         is_stream=bool(body.stream),
         include_usage=_include_usage(body),
     )
@@ -157,8 +160,6 @@ def parse_completion(raw: bytes) -> Completion:
     _refuse(values, _NOT_IN_COMPLETION, _COMPLETION_KEYS)
     body = _convert(values, _GenerateBody)
     prompts = _texts(values.get("prompt"), "prompt", MAX_PROMPTS)
-    if body.stream and len(prompts) > 1:
-        raise UnsupportedFeature(f"stream with {len(prompts)} prompts is not supported; send one", "prompt")
     logprobs = _check_sampling({"logprobs": values.get("logprobs")}, "logprobs").logprobs
     sampling = msgspec.structs.replace(_sampling(values), logprobs=logprobs)
     return Completion(
@@ -166,6 +167,7 @@ def parse_completion(raw: bytes) -> Completion:
         prompts=prompts,
         sampling=sampling,
         max_tokens=sampling.max_tokens,
+        num_choices=_num_choices(values.get("n"), len(prompts)),
         is_stream=bool(body.stream),
         include_usage=_include_usage(body),
     )
@@ -286,6 +288,16 @@ def _check_sampling(values: dict[str, Any], param: str) -> SamplingParams:
     except SamplingError as exc:
         (key,) = values
         raise InvalidRequest(str(exc).replace(key, param, 1), param) from exc
+
+
+def _num_choices(value: Any, num_prompts: int) -> int:
+    if value is None:
+        return 1
+    most = MAX_ANSWERS // num_prompts
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        each = f" with {num_prompts} prompts" if num_prompts > 1 else ""
+        raise InvalidRequest(f"n = {shown(value)}, must be a whole number from 1 to {most}{each}", "n")
+    return value
 
 
 def _include_usage(body: _GenerateBody) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import math
 from array import array
-from collections.abc import Sequence
-from typing import Literal, Protocol, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, cast
 
 import msgspec
 from openai.types.chat.chat_completion import ChatCompletion, ChoiceLogprobs
@@ -48,79 +48,104 @@ def usage(num_prompt_tokens: int, num_output_tokens: int, num_cached_tokens: int
     )
 
 
+Outcome = tuple[str, str, Sequence[TokenLogprob] | None]
+"""An answer's text, finish reason and, where they were asked for, log probabilities."""
+About = Mapping[str, Any] | None
+"""The answer's `tidegate` field: what OpenAI's shape has no place for. None: nothing to say, no such field."""
+
+
 class Chunks(Protocol):
-    """One streamed answer as server-sent events. With `include_usage` each says usage, null until the end."""
+    """Streamed answers as server-sent events. With `include_usage` each says usage, null until the end."""
 
     def start(self) -> bytes: ...
 
-    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes: ...
+    def text(self, index: int, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes: ...
 
-    def finish(self, reason: str) -> bytes: ...
+    def finish(self, index: int, reason: str, *, is_last: bool = True) -> bytes: ...
 
     def usage(self, counted: CompletionUsage) -> bytes: ...
 
 
 class ChatChunks:
-    """Events of a streamed /v1/chat/completions answer."""
+    """Events of a streamed /v1/chat/completions answer. The last one carries `about`."""
 
-    def __init__(self, answer_id: str, created_unix_s: int, model: str, include_usage: bool) -> None:
-        self._common = {"id": answer_id, "created": created_unix_s, "model": model}
-        self._no_usage = {"usage": None} if include_usage else {}
+    def __init__(
+        self,
+        answer_id: str,
+        created_unix_s: int,
+        model: str,
+        include_usage: bool,
+        num_choices: int = 1,
+        about: About = None,
+    ) -> None:
+        self._common: dict[str, Any] = {"id": answer_id, "created": created_unix_s, "model": model}
+        self._no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
+        self._num_choices = num_choices
+        self._about = _about(about)
 
     def start(self) -> bytes:
-        return self._delta(ChoiceDelta(role="assistant", content=""))
+        role = ChoiceDelta(role="assistant", content="")
+        return b"".join(self._delta(index, role) for index in range(self._num_choices))
 
-    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
-        return self._delta(ChoiceDelta(content=text), logprobs=logprobs)
+    def text(self, index: int, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
+        return self._delta(index, ChoiceDelta(content=text), logprobs=logprobs)
 
-    def finish(self, reason: str) -> bytes:
-        return self._delta(ChoiceDelta(), cast(FinishReason, reason))
+    def finish(self, index: int, reason: str, *, is_last: bool = True) -> bytes:
+        about = self._about if is_last and not self._no_usage else {}
+        return self._delta(index, ChoiceDelta(), cast(FinishReason, reason), about=about)
 
     def usage(self, counted: CompletionUsage) -> bytes:
-        return self._event([], {"usage": counted})
+        return self._event([], {"usage": counted, **self._about})
 
     def _delta(
-        self, delta: ChoiceDelta, reason: FinishReason | None = None, logprobs: Sequence[TokenLogprob] = ()
+        self,
+        index: int,
+        delta: ChoiceDelta,
+        reason: FinishReason | None = None,
+        logprobs: Sequence[TokenLogprob] = (),
+        about: dict[str, Any] | None = None,
     ) -> bytes:
         found = ChunkLogprobs(content=chat_logprobs(logprobs), refusal=None) if logprobs else None
-        choice = ChunkChoice(index=0, delta=delta, logprobs=found, finish_reason=reason)
-        return self._event([choice], self._no_usage)
+        choice = ChunkChoice(index=index, delta=delta, logprobs=found, finish_reason=reason)
+        return self._event([choice], {**self._no_usage, **about} if about else self._no_usage)
 
-    def _event(
-        self, choices: list[ChunkChoice], extra: dict[str, CompletionUsage] | dict[str, None]
-    ) -> bytes:
-        chunk = ChatCompletionChunk(object="chat.completion.chunk", choices=choices, **self._common, **extra)  # type: ignore[arg-type]
+    def _event(self, choices: list[ChunkChoice], extra: dict[str, Any]) -> bytes:
+        chunk = ChatCompletionChunk(object="chat.completion.chunk", choices=choices, **self._common, **extra)
         return event(chunk.model_dump_json(exclude_unset=True).encode())
 
 
 class CompletionChunks:
     """Events of a streamed /v1/completions answer."""
 
-    def __init__(self, answer_id: str, created_unix_s: int, model: str, include_usage: bool) -> None:
-        self._common = {"id": answer_id, "created": created_unix_s, "model": model}
-        self._no_usage = {"usage": None} if include_usage else {}
-        self._num_chars = 0
-        """Of the tokens so far: where in the text the next one begins."""
+    def __init__(
+        self, answer_id: str, created_unix_s: int, model: str, include_usage: bool, num_choices: int = 1
+    ) -> None:
+        self._common: dict[str, Any] = {"id": answer_id, "created": created_unix_s, "model": model}
+        self._no_usage: dict[str, Any] = {"usage": None} if include_usage else {}
+        self._num_chars = [0] * num_choices
+        """Of the tokens of each answer so far: where in its text the next one begins."""
 
     def start(self) -> bytes:
         return b""
 
-    def text(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
-        found = completion_logprobs(logprobs, self._num_chars) if logprobs else None
-        self._num_chars += sum(len(token.token) for token in logprobs)
-        return self._event([_completion_choice(0, text, None, found)], self._no_usage)
+    def text(self, index: int, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
+        found = completion_logprobs(logprobs, self._num_chars[index]) if logprobs else None
+        self._num_chars[index] += sum(len(token.token) for token in logprobs)
+        return self._event([_completion_choice(index, text, None, found)], self._no_usage)
 
-    def finish(self, reason: str) -> bytes:
-        return self._event([_completion_choice(0, "", reason)], self._no_usage)
+    def finish(self, index: int, reason: str, *, is_last: bool = True) -> bytes:
+        return self._event([_completion_choice(index, "", reason)], self._no_usage)
 
     def usage(self, counted: CompletionUsage) -> bytes:
         return self._event([], {"usage": counted})
 
-    def _event(
-        self, choices: list[CompletionChoice], extra: dict[str, CompletionUsage] | dict[str, None]
-    ) -> bytes:
-        chunk = Completion(object="text_completion", choices=choices, **self._common, **extra)  # type: ignore[arg-type]
+    def _event(self, choices: list[CompletionChoice], extra: dict[str, Any]) -> bytes:
+        chunk = Completion(object="text_completion", choices=choices, **self._common, **extra)
         return event(chunk.model_dump_json(exclude_unset=True).encode())
+
+
+def _about(about: About) -> dict[str, Any]:
+    return {"tidegate": dict(about)} if about else {}
 
 
 def event(data: bytes) -> bytes:
@@ -139,34 +164,37 @@ def chat_answer(
     answer_id: str,
     created_unix_s: int,
     model: str,
-    text: str,
-    reason: str,
+    outcomes: Sequence[Outcome],
     counted: CompletionUsage,
-    logprobs: Sequence[TokenLogprob] | None = None,
+    about: About = None,
 ) -> bytes:
-    """`logprobs`: None where they were not asked for."""
-    message = ChatCompletionMessage(role="assistant", content=text, refusal=None)
-    found = None if logprobs is None else ChoiceLogprobs(content=chat_logprobs(logprobs), refusal=None)
-    choice = ChatChoice(index=0, message=message, logprobs=found, finish_reason=cast(FinishReason, reason))
+    choices = [_chat_choice(index, *outcome) for index, outcome in enumerate(outcomes)]
     answer = ChatCompletion(
         id=answer_id,
         object="chat.completion",
         created=created_unix_s,
         model=model,
-        choices=[choice],
+        choices=choices,
         usage=counted,
+        **_about(about),
     )
     return answer.model_dump_json(exclude_unset=True).encode()
+
+
+def _chat_choice(index: int, text: str, reason: str, logprobs: Sequence[TokenLogprob] | None) -> ChatChoice:
+    message = ChatCompletionMessage(role="assistant", content=text, refusal=None)
+    found = None if logprobs is None else ChoiceLogprobs(content=chat_logprobs(logprobs), refusal=None)
+    return ChatChoice(index=index, message=message, logprobs=found, finish_reason=cast(FinishReason, reason))
 
 
 def completion_answer(
     answer_id: str,
     created_unix_s: int,
     model: str,
-    outcomes: Sequence[tuple[str, str, Sequence[TokenLogprob] | None]],
+    outcomes: Sequence[Outcome],
     counted: CompletionUsage,
 ) -> bytes:
-    """`outcomes`: text, finish reason and, where they were asked for, log probabilities of each prompt's answer."""
+    """`outcomes`: the answers to each prompt one after the other."""
     choices = [
         _completion_choice(index, text, reason, None if logprobs is None else completion_logprobs(logprobs))
         for index, (text, reason, logprobs) in enumerate(outcomes)

@@ -201,3 +201,54 @@ async def test_the_clients_own_error_classes_are_raised(client: openai.AsyncOpen
     with pytest.raises(openai.BadRequestError) as long:
         await client.completions.create(model="chat", prompt="x" * 300)
     assert long.value.code == "context_length_exceeded"
+
+
+async def test_several_answers_to_one_prompt(rig: Rig, client: openai.AsyncOpenAI) -> None:
+    """n = 3: three calls with seeds of their own; the prompt counts once, the output three times."""
+    answer = await client.chat.completions.create(
+        model="chat", messages=[{"role": "user", "content": "hi"}], n=3, seed=7, max_tokens=5
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (HELLO_TOKENS, 6)
+    seen = [parse_sampling(one.sampling) for one in rig[0].generates]
+    assert sorted((one.seed or 0, one.max_tokens) for one in seen) == [(5, 5), (6, 5), (7, 5)]
+
+
+async def test_several_answers_stream_side_by_side(rig: Rig, client: openai.AsyncOpenAI) -> None:
+    """Each has its role, text and reason; the usage is of all. Two prompts with n = 2 are four completions."""
+    rig[0].script = Script(num_cached_tokens=3)
+    texts, reasons = ["", ""], ["", ""]
+    async for chunk in await client.chat.completions.create(
+        model="chat",
+        messages=[{"role": "user", "content": "hi"}],
+        n=2,
+        stream=True,
+        stream_options={"include_usage": True},
+    ):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+            reasons[choice.index] += choice.finish_reason or ""
+        usage = chunk.usage
+    assert (texts, reasons) == (["Hello world"] * 2, ["stop"] * 2)
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens) == (HELLO_TOKENS, 4)
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens == 3
+    found = ["", "", "", ""]
+    async for piece in await client.completions.create(model="chat", prompt=["a", "b"], n=2, stream=True):
+        found[piece.choices[0].index] += piece.choices[0].text
+    assert found == ["Hello world"] * 4
+
+
+async def test_one_answer_that_fails_ends_the_others(rig: Rig, client: openai.AsyncOpenAI) -> None:
+    """The client's library raises; all streams at Triton are closed."""
+    rig[0].script = Script(error="internal: broken")
+    with pytest.raises(openai.APIError, match="broken"):
+        async for _ in await client.chat.completions.create(
+            model="chat", messages=[{"role": "user", "content": "hi"}], n=3, stream=True
+        ):
+            pass
+    async with asyncio.timeout(5):
+        while rig[0].num_active > 0:  # noqa: ASYNC110 - what it waits for is in another process
+            await asyncio.sleep(0.02)

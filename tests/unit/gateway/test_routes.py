@@ -181,3 +181,19 @@ def test_a_service_is_saturated_when_all_its_versions_with_a_share_are() -> None
     assert table.is_saturated("chat")
     table.put(split(5), 2)
     assert not table.is_saturated("chat")
+
+
+def test_a_context_policy_is_checked_with_the_rest() -> None:
+    """retrieve without a model to embed with; one that is not served; a key that does not exist."""
+    head = "services: {chat: {versions: [{name: chat, percent: 100}], context: "
+    wanted = Routes.parse(head + "{policy: retrieve, embed_model: v2}}}", ["chat", "v2"]).of("chat").context
+    assert (wanted.policy, wanted.output_tokens) == ("retrieve", 256)
+    assert Routes().of("chat").context.policy == "reject"
+    for text, problem in (
+        ("{policy: retrieve}}}", "needs embed_model"),
+        ("{policy: retrieve, embed_model: v3}}}", "no such model is served"),
+        ("{policy: truncat}}}", "policy"),
+        ("{sumary_tokens: 100}}}", "summary_tokens"),
+    ):
+        with pytest.raises(RoutesInvalid, match=problem):
+            Routes.parse(head + text, ["chat", "v2"])

@@ -93,6 +93,18 @@ def test_null_stands_for_the_default() -> None:
     assert parse_completion(completion(max_tokens=None)).max_tokens == 16
 
 
+def test_several_answers_may_be_asked_for() -> None:
+    """n up to 32, for all prompts together."""
+    assert parse_chat(chat()).num_choices == 1
+    assert parse_chat(chat(n=32)).num_choices == 32
+    assert parse_completion(completion(n=4, prompt=["a"] * 8, stream=True)).num_choices == 4
+    for value in (0, 33, True, 1.5, "2"):
+        assert refusal(parse_chat, chat(n=value)).param == "n"
+    assert (
+        "from 1 to 4 with 8 prompts" in refusal(parse_completion, completion(n=5, prompt=["a"] * 8)).message
+    )
+
+
 @pytest.mark.parametrize(
     ("messages", "param"),
     [
@@ -140,9 +152,6 @@ def test_unsupported_parts_and_roles_are_refused_by_name(message: dict[str, Any]
         ("best_of", 2),
         ("audio", {"voice": "alloy"}),
         ("modalities", ["audio"]),
-        ("n", 2),
-        ("n", 0),
-        ("n", True),
     ],
 )
 def test_an_unsupported_feature_is_refused_by_name(key: str, value: Any) -> None:
@@ -354,10 +363,10 @@ def test_a_prompt_that_is_no_text_is_400(value: Any) -> None:
     assert (refusal(parse_embedding, embedding(input=value)).param or "").startswith("input")
 
 
-def test_several_prompts_are_one_answer_but_no_stream() -> None:
-    """Streams of several prompts would have to be interleaved."""
+def test_several_prompts_are_one_answer() -> None:
+    """Streamed too: their events take turns."""
     assert parse_completion(completion(prompt=["a", "b"])).prompts == ["a", "b"]
-    assert refusal(parse_completion, completion(prompt=["a", "b"], stream=True)).param == "prompt"
+    assert parse_completion(completion(prompt=["a", "b"], stream=True)).is_stream
 
 
 def test_embeddings_take_many_texts_up_to_openais_limit() -> None:

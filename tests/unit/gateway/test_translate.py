@@ -45,7 +45,7 @@ def test_chat_events_are_openais() -> None:
     """Role first, then text, then the reason with an empty delta; finish_reason is null until then."""
     chunks = translate.ChatChunks("chatcmpl-1", 5, "chat", include_usage=False)
     start, text, finish = (
-        data_of(event) for event in (chunks.start(), chunks.text("hé"), chunks.finish("length"))
+        data_of(event) for event in (chunks.start(), chunks.text(0, "hé"), chunks.finish(0, "length"))
     )
     assert start["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert text["choices"][0] == {
@@ -62,7 +62,7 @@ def test_chat_events_are_openais() -> None:
 def test_usage_comes_in_an_event_without_choices() -> None:
     """And is null in all before it."""
     chunks = translate.ChatChunks("chatcmpl-1", 5, "chat", include_usage=True)
-    assert data_of(chunks.text("x"))["usage"] is None
+    assert data_of(chunks.text(0, "x"))["usage"] is None
     last = data_of(chunks.usage(translate.usage(3, 4, 2)))
     assert last["choices"] == []
     assert last["usage"] == {
@@ -77,10 +77,10 @@ def test_completion_events_are_openais() -> None:
     """Text in the choice itself, no event for a role."""
     chunks = translate.CompletionChunks("cmpl-1", 5, "chat", include_usage=False)
     assert chunks.start() == b""
-    assert data_of(chunks.text("x"))["choices"] == [
+    assert data_of(chunks.text(0, "x"))["choices"] == [
         {"index": 0, "text": "x", "logprobs": None, "finish_reason": None}
     ]
-    assert data_of(chunks.finish("stop"))["choices"][0]["finish_reason"] == "stop"
+    assert data_of(chunks.finish(0, "stop"))["choices"][0]["finish_reason"] == "stop"
 
 
 PARIS = TokenLogprob(" Paris", -0.1, ((" Paris", -0.1), (" Lyon", -2.5)))
@@ -90,26 +90,26 @@ HALF = TokenLogprob("\ufffd", -3.0, ((".", -0.5),))
 def test_chat_chunks_carry_log_probabilities() -> None:
     """With the token's bytes, which half a character has none of."""
     chunks = translate.ChatChunks("chatcmpl-1", 5, "chat", include_usage=False)
-    found = data_of(chunks.text(" Paris", [PARIS, HALF]))["choices"][0]["logprobs"]
+    found = data_of(chunks.text(0, " Paris", [PARIS, HALF]))["choices"][0]["logprobs"]
     first, second = found["content"]
     assert (first["token"], first["logprob"], bytes(first["bytes"])) == (" Paris", -0.1, b" Paris")
     assert [entry["token"] for entry in first["top_logprobs"]] == [" Paris", " Lyon"]
     assert second["bytes"] is None
-    assert data_of(chunks.text("x"))["choices"][0]["logprobs"] is None
+    assert data_of(chunks.text(0, "x"))["choices"][0]["logprobs"] is None
 
 
 def test_completion_chunks_carry_log_probabilities_in_the_classic_shape() -> None:
     """Parallel lists; offsets count on from chunk to chunk; the chosen token is among its alternatives."""
     chunks = translate.CompletionChunks("cmpl-1", 5, "chat", include_usage=False)
-    first = data_of(chunks.text(" Paris", [PARIS]))["choices"][0]["logprobs"]
-    second = data_of(chunks.text("", [HALF]))["choices"][0]["logprobs"]
+    first = data_of(chunks.text(0, " Paris", [PARIS]))["choices"][0]["logprobs"]
+    second = data_of(chunks.text(0, "", [HALF]))["choices"][0]["logprobs"]
     assert first == {
         "text_offset": [0],
         "token_logprobs": [-0.1],
         "tokens": [" Paris"],
         "top_logprobs": [{" Paris": -0.1, " Lyon": -2.5}],
     }
-    third = data_of(chunks.text("", [PARIS, PARIS]))["choices"][0]["logprobs"]
+    third = data_of(chunks.text(0, "", [PARIS, PARIS]))["choices"][0]["logprobs"]
     assert (second["text_offset"], third["text_offset"]) == ([6], [7, 13])
     assert second["top_logprobs"] == [{"\ufffd": -3.0, ".": -0.5}]
 
@@ -133,7 +133,7 @@ def test_log_probabilities_are_read_as_tritons_vllm_backend_writes_them() -> Non
 
 def test_a_chat_answer_is_openais() -> None:
     """The client's own type takes it."""
-    raw = translate.chat_answer("chatcmpl-1", 5, "chat", "yes", "stop", translate.usage(3, 4, 0))
+    raw = translate.chat_answer("chatcmpl-1", 5, "chat", [("yes", "stop", None)], translate.usage(3, 4, 0))
     answer = ChatCompletion.model_validate_json(raw)
     assert answer.choices[0].message.content == "yes"
     assert answer.choices[0].finish_reason == "stop"
@@ -141,10 +141,37 @@ def test_a_chat_answer_is_openais() -> None:
     assert answer.usage.total_tokens == 7
 
 
+def test_several_answers_have_an_index_each() -> None:
+    """n = 2: two choices whole; streamed, a role for each and each its own text and offsets."""
+    outcomes = [("yes", "stop", None), ("no", "length", None)]
+    raw = translate.chat_answer("chatcmpl-1", 5, "chat", outcomes, translate.usage(3, 4, 0))
+    choices = ChatCompletion.model_validate_json(raw).choices
+    assert [(one.index, one.message.content) for one in choices] == [(0, "yes"), (1, "no")]
+    chunks = translate.ChatChunks("c", 5, "chat", include_usage=False, num_choices=2)
+    roles = [data_of(part + b"\n\n") for part in chunks.start().split(b"\n\n") if part]
+    assert [one["choices"][0]["index"] for one in roles] == [0, 1]
+    plain = translate.CompletionChunks("c", 5, "chat", include_usage=False, num_choices=2)
+    plain.text(0, " Paris", [PARIS])
+    assert data_of(plain.text(1, " Paris", [PARIS]))["choices"][0]["logprobs"]["text_offset"] == [0]
+
+
+def test_what_the_gateway_did_stands_in_the_last_event_alone() -> None:
+    """The end of the last choice, or the usage where that comes after it; in a whole answer beside `usage`."""
+    about = {"context": {"policy": "truncate"}}
+    chunks = translate.ChatChunks("c", 5, "chat", include_usage=False, num_choices=2, about=about)
+    assert "tidegate" not in data_of(chunks.finish(1, "stop", is_last=False))
+    assert data_of(chunks.finish(0, "stop"))["tidegate"] == about
+    chunks = translate.ChatChunks("c", 5, "chat", include_usage=True, about=about)
+    assert "tidegate" not in data_of(chunks.finish(0, "stop"))
+    assert data_of(chunks.usage(translate.usage(3, 4, 0)))["tidegate"] == about
+    raw = translate.chat_answer("c", 5, "chat", [("yes", "stop", None)], translate.usage(3, 4, 0), about)
+    assert json.loads(raw)["tidegate"] == about
+
+
 @pytest.mark.parametrize("char", ["\n", "\r", "\u0085", "\u2028", "\u2029"])
 def test_an_event_is_one_line_for_every_client(char: str) -> None:
     """Clients that split lines as Python's str does would cut the event at U+2028 (utf8_edges.txt)."""
-    event = translate.ChatChunks("c", 5, "chat", include_usage=False).text(f"a{char}b")
+    event = translate.ChatChunks("c", 5, "chat", include_usage=False).text(0, f"a{char}b")
     assert len(event.decode().splitlines()) == 2
     assert data_of(event)["choices"][0]["delta"]["content"] == f"a{char}b"
 
