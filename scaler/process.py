@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self, TypeVar
 from grpc_reflection.v1alpha import reflection
 
 from contracts import scaler_pb2, scaler_pb2_grpc
-from scaler.book import Book, WatchedBook
+from scaler.book import Book
 from scaler.clock import steady_unix_clock
 from scaler.collector import Collector
 from scaler.config import ScalerConfig
@@ -37,6 +37,7 @@ from scaler.targets import choose, lead, take_turn
 from scaler.triton_client import TritonClient
 from scaler.triton_metrics import TritonMetrics
 from scaler.wakes import Wakes
+from scaler.watched_book import WatchedBook
 
 STANDBY_S = 0.5
 LAST_WORDS_S = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.book import MAX_REVISIONS, Book, WatchedBook
+from scaler.book import MAX_REVISIONS, Book
 from scaler.book_state import BookState
 from scaler.decision import Floor
 from scaler.errors import (
@@ -19,6 +19,7 @@ from scaler.errors import (
     StateUnwritable,
 )
 from scaler.policy import Reservation
+from scaler.watched_book import WatchedBook
 
 NOON = 1_796_126_400.0
 """2026-12-01 12:00 UTC."""
