@@ -24,6 +24,7 @@ from scaler.errors import PolicyInvalid, ScaleError
 from scaler.node_client import NodeClient
 from scaler.policy import Policy
 from scaler.server import is_loopback
+from scaler.store import Store
 from tidegate import ports, processes, repository, run_dir, triton_install
 from tidegate.console import ConsoleProgress
 from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
@@ -129,6 +130,16 @@ def ready_text(stack: Stack) -> str:
     return "\n".join(lines)
 
 
+def policy_text(policy: Path | None, state_dir: Path) -> str:
+    """Whose policy the scaler follows; one that was set long ago must not surprise."""
+    if Store(state_dir).path.exists():
+        edited = f", and {policy} where it was edited since" if policy else ""
+        return f"policy, pauses and reservations as kept in {state_dir}{edited}"
+    if policy:
+        return f"policy of {policy}"
+    return "no policy, so it observes and changes nothing; `tidegate scaler policy set FILE` gives it one"
+
+
 class Launcher:
     """The stack's processes, in the order of their start."""
 
@@ -166,6 +177,7 @@ class Launcher:
             self._gateway = self._spawn("gateway", "gateway", self._gateway_config(models))
             await self._wait_ready(self._gateway)
         if settings.with_scaler:
+            self._say(f"scaler: {policy_text(settings.policy, self._scaler_state_dir)}")
             self._scaler = ScalerProcess(
                 spawn=lambda: self._spawn("scaler", "scaler", self._scaler_config(models)),
                 wait_ready=self._wait_ready,
@@ -266,12 +278,16 @@ class Launcher:
         except (OSError, UnicodeDecodeError) as exc:
             raise SettingsInvalid(f"--policy {path} can't be read: {exc}") from exc
 
+    @property
+    def _scaler_state_dir(self) -> Path:
+        return self._settings.scaler_state_dir or self._settings.run_dir / "scaler"
+
     def _scaler_config(self, models: repository.Repository) -> dict[str, object]:
         settings = self._settings
         return {
             "host": self._scaler_host,
             "port": settings.scaler_port,
-            "state_dir": str(settings.scaler_state_dir or settings.run_dir / "scaler"),
+            "state_dir": str(self._scaler_state_dir),
             "policy_path": str(settings.policy.absolute()) if settings.policy else "",
             "models": settings.models,
             "triton_grpc": self._address(settings.triton_grpc_port),

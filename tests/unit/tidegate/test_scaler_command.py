@@ -21,6 +21,7 @@ from tidegate.commands.errors import BadOption
 from tidegate.commands.options import parse_duration
 from tidegate.launch_errors import SettingsInvalid
 from tidegate.settings import Settings
+from tidegate.up import policy_text
 
 NOW = 1_796_126_400.0
 REASON = "chat 2→4: queue 37 ≥ 20 for 3 s, util 0.91; 1 pending counted; max 6"
@@ -363,6 +364,16 @@ def test_up_refuses_a_bad_policy_before_anything_starts(
     said = capsys.readouterr().err
     assert problem in said
     assert "starting" not in said
+
+
+def test_up_says_whose_policy_the_scaler_follows(tmp_path: Path) -> None:
+    """None, a file's, or one that was kept from before, which a file overrules only where it is new."""
+    path = tmp_path / "policy.yaml"
+    assert policy_text(None, tmp_path).startswith("no policy, so it observes and changes nothing")
+    assert policy_text(path, tmp_path) == f"policy of {path}"
+    (tmp_path / "state.json").touch()
+    assert policy_text(None, tmp_path) == f"policy, pauses and reservations as kept in {tmp_path}"
+    assert policy_text(path, tmp_path).endswith(f", and {path} where it was edited since")
 
 
 def test_the_scalers_port_is_checked_with_the_others_and_only_where_there_is_one() -> None:
