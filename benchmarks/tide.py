@@ -65,7 +65,7 @@ models:
     min_instances: 1
     max_instances: {NUM_STATIC}
     target_utilization: 0.84
-    scale_out: {{utilization: 0.86, queue: 20, hold_s: {HOLD_S:g}}}
+    scale_out: {{utilization: 0.86, queue: 20, hold_s: {HOLD_S:g}, utilization_hold_s: {HOLD_S:g}}}
     scale_in: {{utilization: 0.30, queue: 5, survivors_utilization: 0.84, window_s: 4}}
     cooldown_out_s: {COOLDOWN_OUT_S:g}
     cooldown_in_s: 2

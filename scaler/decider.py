@@ -89,9 +89,13 @@ class _Moment:
         if direction is Direction.OUT:
             if cause is Cause.PRESSURE:
                 state = patience.after_scale_out(state, self.spec.policy, self.now)
-            state = replace(state, last_out_s=self.now, over_since_s=None, quiet_since_s=None)
+            state = replace(
+                state, last_out_s=self.now, over_since_s=None, busy_since_s=None, quiet_since_s=None
+            )
         elif direction is Direction.IN:
-            state = replace(state, last_in_s=self.now, over_since_s=None, quiet_since_s=None)
+            state = replace(
+                state, last_in_s=self.now, over_since_s=None, busy_since_s=None, quiet_since_s=None
+            )
         change = f"{before}→{wanted}" if wanted != before else f"stays {before}"
         parts = [f"{words}, {self._figures()}" if words else self._figures()]
         if self.counts.starting:
@@ -128,12 +132,16 @@ def _tracked(moment: _Moment) -> State:
         quiet_since_s = now if quiet_since_s is None else quiet_since_s
     elif not unknown(moment.spec, signals, moment.demand) or _is_silent(state, now):
         quiet_since_s = None
-    over_since_s = (now if state.over_since_s is None else state.over_since_s) if moment.pressing else None
+    is_busy = any(item.is_utilization for item in moment.pressing)
+    is_over = any(not item.is_utilization for item in moment.pressing)
+    busy_since_s = (now if state.busy_since_s is None else state.busy_since_s) if is_busy else None
+    over_since_s = (now if state.over_since_s is None else state.over_since_s) if is_over else None
     idle_since_s = (now if state.idle_since_s is None else state.idle_since_s) if _is_idle(moment) else None
     return replace(
         state,
         quiet_since_s=quiet_since_s,
         over_since_s=over_since_s,
+        busy_since_s=busy_since_s,
         idle_since_s=idle_since_s,
         is_saturated=_is_saturated(moment),
     )
@@ -209,20 +217,30 @@ def _out(moment: _Moment) -> Decision | None:
     if not moment.pressing:
         return None
     policy, state, total = moment.spec.policy, moment.state, moment.counts.total
-    since_s = moment.now if state.over_since_s is None else state.over_since_s
-    words = ", ".join(item.words for item in moment.pressing) + f" for {moment.now - since_s:.0f} s"
+    words = ", ".join(f"{item.words} for {_held_s(moment, item):.0f} s" for item in moment.pressing)
     needed = max(item.needed for item in moment.pressing)
     if total >= moment.high:
         return moment.hold(Cause.LIMIT, f"{words}, {needed} needed")
     wanted = min(needed if policy.step == "proportional" else total + 1, needed, moment.high)
     if wanted <= total:
         return moment.hold(Cause.STARTING, f"{words}, answered by what is starting")
-    if moment.now - since_s < policy.scale_out.hold_s:
-        return moment.hold(Cause.HOLDING, f"{words} of {policy.scale_out.hold_s:g} s")
+    if not any(_held_s(moment, item) >= _hold_s(moment, item) for item in moment.pressing):
+        holds = " or ".join(f"{_hold_s(moment, item):g} s" for item in moment.pressing)
+        return moment.hold(Cause.HOLDING, f"{words} of {holds}")
     if state.last_out_s is not None and moment.now - state.last_out_s < policy.cooldown_out_s:
         left_s = policy.cooldown_out_s - (moment.now - state.last_out_s)
         return moment.hold(Cause.COOLDOWN, f"{words}, {needed} needed, cooldown {left_s:.0f} s more")
     return moment.change(wanted, Cause.PRESSURE, words)
+
+
+def _held_s(moment: _Moment, item: Crossed) -> float:
+    since_s = moment.state.busy_since_s if item.is_utilization else moment.state.over_since_s
+    return 0.0 if since_s is None else moment.now - since_s
+
+
+def _hold_s(moment: _Moment, item: Crossed) -> float:
+    out = moment.spec.policy.scale_out
+    return out.utilization_hold_s if item.is_utilization else out.hold_s
 
 
 def _to_zero(moment: _Moment) -> Decision | None:

@@ -93,7 +93,9 @@ class State:
     since_s: float
     """When this state began; no scale-in before it is a whole window old (knative#4795)."""
     over_since_s: float | None = None
-    """Since when an out threshold has been crossed without a break."""
+    """Since when an out threshold other than utilisation has been crossed without a break."""
+    busy_since_s: float | None = None
+    """Since when utilisation has been over its out threshold without a break."""
     quiet_since_s: float | None = None
     """Since when all in thresholds have held without a break."""
     idle_since_s: float | None = None

@@ -68,10 +68,15 @@ class EngineWindow:
         return Figure(max(0.0, rise["landed"] + grown) / rise.seconds, rise.ends_s)
 
     def busy_s_per_request(self, num_ready: int) -> Figure:
-        """How long a request holds its place, as a share of an instance."""
+        """How long a request holds its place, as a share of an instance.
+
+        Not known before the places have been taken once over within the window: 64 long streams and one that landed
+        would say that each costs what all together do.
+        """
         rise = self._landed.over(self._spans.utilization_s)
         busy = self._busy.mean(self._spans.utilization_s)
-        if rise is None or busy is None:
+        in_flight = self._in_flight.mean(self._spans.utilization_s)
+        if rise is None or busy is None or in_flight is None or rise["landed"] < in_flight:
             return UNKNOWN
         return Figure(busy / rise.per_s("landed") if rise["landed"] else math.nan, rise.ends_s)
 

@@ -21,6 +21,7 @@ class Crossed:
     """ "queue 37 ≥ 20"."""
     needed: int
     """Instances that would answer it, ready and starting."""
+    is_utilization: bool = False
 
 
 def crossed(spec: Spec, counts: Counts, signals: Signals, demand: Demand) -> list[Crossed]:
@@ -45,7 +46,8 @@ def _utilization(spec: Spec, counts: Counts, demand: Demand) -> Crossed | None:
     if limit is None or demand.utilization is None or demand.busy is None or demand.utilization < limit:
         return None
     needed = ceil_count(demand.busy / spec.policy.target_utilization)
-    return Crossed(f"util {demand.utilization:.2f} ≥ {limit:g}", max(needed, counts.total + 1))
+    words = f"util {demand.utilization:.2f} ≥ {limit:g}"
+    return Crossed(words, max(needed, counts.total + 1), is_utilization=True)
 
 
 def _queue(

@@ -134,7 +134,7 @@ def policy(**changes: str) -> str:
         "min_instances": "1",
         "max_instances": "3",
         "target_utilization": "0.6",
-        "scale_out": "{utilization: 0.7, queue: 20, hold_s: 1}",
+        "scale_out": "{utilization: 0.7, queue: 20, hold_s: 1, utilization_hold_s: 1}",
         "scale_in": "{utilization: 0.3, queue: 5, window_s: 3}",
         "cooldown_out_s": "1",
         "cooldown_in_s": "3",

@@ -15,7 +15,7 @@ from scaler.views import ModelView
 
 POLICY = """
 models:
-  chat: {min_instances: 1, max_instances: 8, forecast: {enabled: false}}
+  chat: {min_instances: 1, max_instances: 8, forecast: {enabled: false}, scale_out: {utilization_hold_s: 3}}
 """
 EXECUTION_S = 0.1
 

@@ -11,6 +11,8 @@ from scaler.decision import Cause, Decision, Direction, Floor, Override, Spec, S
 from scaler.observation import MISSING, Counts, Observation, Quality, Reading, Signals
 from scaler.policy import ModelPolicy, ScaleIn, ScaleOut
 
+QUICK = ScaleOut(utilization_hold_s=3)
+
 
 @dataclass
 class Tide:
@@ -64,20 +66,29 @@ def load(demand: float, ready: int, queue: float = 0.0) -> Signals:
 
 
 def test_it_scales_out_once_the_threshold_has_held() -> None:
-    """Util 0.91 of 2: nothing for 3 s, then 3, as 1.82 busy need at 0.65."""
+    """Util 0.91 of 2: nothing for 30 s, then 3, as 1.82 busy need at 0.65."""
     tide = Tide(ready=2)
-    assert [tide.run(1, 1.82).cause for _ in range(3)] == [Cause.HOLDING] * 3
+    assert [tide.run(1, 1.82).cause for _ in range(30)] == [Cause.HOLDING] * 30
     decision = tide.run(1, 1.82)
     assert (decision.before, decision.wanted, decision.cause) == (2, 3, Cause.PRESSURE)
-    assert decision.reason == "chat 2→3: util 0.91 ≥ 0.7 for 3 s, util 0.91, queue 0; max 8"
+    assert decision.reason == "chat 2→3: util 0.91 ≥ 0.7 for 30 s, util 0.91, queue 0; max 8"
 
 
 def test_a_dip_starts_the_hold_again() -> None:
-    """Two seconds over, one under, two over: no change."""
+    """Twenty seconds over, one under, twenty over: no change."""
     tide = Tide(ready=2)
-    for demand in (1.8, 1.8, 1.0, 1.8, 1.8):
-        tide.run(1, demand)
+    tide.run(20, 1.8)
+    tide.run(1, 1.0)
+    tide.run(20, 1.8)
     assert tide.changes == []
+
+
+def test_requests_that_wait_are_answered_long_before_instances_that_are_only_full() -> None:
+    """Full for 10 s, then a queue: 3 s after it began, not 20 s later."""
+    tide = Tide(ready=2)
+    tide.run(10, 1.8)
+    tide.run(4, 2.0, queue=30)
+    assert [round(change.at_s) for change in tide.changes] == [14]
 
 
 def test_a_queue_alone_scales_out() -> None:
@@ -124,7 +135,7 @@ def test_it_also_scales_on_queue_time_concurrency_and_kv(out: ScaleOut, signals:
 
 def test_the_cooldown_parts_two_scale_outs() -> None:
     """More load right after a change waits out the 60 s."""
-    tide = Tide(ready=1)
+    tide = Tide(ModelPolicy(scale_out=QUICK), ready=1)
     tide.run(4, 0.9)
     assert tide.run(50, 8).cause is Cause.COOLDOWN
     tide.run(20, 8)
@@ -133,7 +144,7 @@ def test_the_cooldown_parts_two_scale_outs() -> None:
 
 def test_steps_of_one_go_one_at_a_time() -> None:
     """A demand of 6 with step: one adds a single instance per cooldown."""
-    tide = Tide(ModelPolicy(step="one"), ready=2)
+    tide = Tide(ModelPolicy(step="one", scale_out=QUICK), ready=2)
     tide.run(70, 6)
     assert [(c.before, c.wanted) for c in tide.changes] == [(2, 3), (3, 4)]
 
@@ -194,7 +205,7 @@ def test_the_highest_demand_of_the_window_counts() -> None:
 
 def test_what_was_just_added_stays_a_window() -> None:
     """A burst that ended at once is no reason to go straight back."""
-    tide = Tide(ModelPolicy(cooldown_in_s=120), ready=2)
+    tide = Tide(ModelPolicy(cooldown_in_s=120, scale_out=QUICK), ready=2)
     tide.run(4, 2.0)
     tide.run(115, 0.2)
     assert [c.direction for c in tide.changes] == [Direction.OUT]
@@ -317,7 +328,7 @@ def test_no_more_is_asked_for_than_there_is_room() -> None:
     """Demand for 8, room for 1 more here."""
     spec = Spec("chat", ModelPolicy(), 1)
     observation = Observation(Counts(ready=2, room=1), load(5, 2))
-    state = replace(State.adopted(0), over_since_s=0)
+    state = replace(State.adopted(0), busy_since_s=0)
     decision = decide(spec, state, observation, 1000)
     assert decision.wanted == 3
     assert "room for 1 more here" in decision.reason
@@ -366,7 +377,7 @@ def test_a_model_with_a_minimum_never_goes_to_zero() -> None:
 def test_more_load_never_asks_for_fewer() -> None:
     """ray#46148: a rounding always went down. Monotone in the demand, at every size."""
     for ready in range(1, 12):
-        state = replace(State.adopted(-1e6), over_since_s=-100.0)
+        state = replace(State.adopted(-1e6), over_since_s=-100.0, busy_since_s=-100.0)
         wanted = [
             decide(
                 Spec("chat", ModelPolicy(max_instances=64), 1),
