@@ -50,6 +50,7 @@ class Loop:
         self._say = say
         self._sleep = sleep
         self._feed = Feed[ModelView]()
+        self._nudged = asyncio.Event()
         self._models: dict[str, ModelLoop] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._said_late_s = float("-inf")
@@ -87,12 +88,30 @@ class Loop:
         due_s = self._clock()
         try:
             while True:
-                await self._sleep(max(0.0, due_s - self._clock()))
-                due_s += self._skip_missed(self._clock() - due_s)
+                is_due = await self._rest(max(0.0, due_s - self._clock()))
+                if is_due:
+                    due_s += self.tick_s + self._skip_missed(self._clock() - due_s)
                 await self._tick_safely()
-                due_s += self.tick_s
         finally:
             await self.stop()
+
+    def nudge(self) -> None:
+        """Something waits that must not wait for the next tick: look once now, between two of the schedule."""
+        self._nudged.set()
+
+    async def _rest(self, seconds: float) -> bool:
+        """False: nudged before the time was over."""
+        resting, nudged = (
+            asyncio.ensure_future(self._sleep(seconds)),
+            asyncio.ensure_future(self._nudged.wait()),
+        )
+        try:
+            await asyncio.wait((resting, nudged), return_when=asyncio.FIRST_COMPLETED)
+            self._nudged.clear()
+            return resting.done()
+        finally:
+            resting.cancel()
+            nudged.cancel()
 
     async def stop(self) -> None:
         """Ends all changes and all subscriptions."""

@@ -56,6 +56,7 @@ class Views(Protocol):
     @property
     def last_tick_s(self) -> float | None: ...
     def views(self) -> list[ModelView]: ...
+    def nudge(self) -> None: ...
     def subscribe(self, max_items: int = 256) -> Subscription[ModelView]: ...
 
 
@@ -183,7 +184,8 @@ class ScalerService(pb_grpc.ScalerServicer):
     async def Wake(self, request: pb.WakeRequest, context: Context) -> pb.WakeResponse:
         async with _refusals(context):
             self._book.check_managed(request.model)
-            self._wakes.said(request.model, max(0, request.num_waiting))
+            if self._wakes.said(request.model, max(0, request.num_waiting)):
+                self._loop.nudge()
             return pb.WakeResponse()
 
     def _reservation(self, listed: Listed) -> pb.Reservation:

@@ -13,8 +13,11 @@ class Wakes:
         self._clock = clock
         self._waiting: dict[str, tuple[float, int]] = {}
 
-    def said(self, model: str, num_waiting: int) -> None:
+    def said(self, model: str, num_waiting: int) -> bool:
+        """Is it the first word of those that wait?"""
+        is_first = num_waiting > 0 and not self.num_waiting(model)
         self._waiting[model] = (self._clock(), num_waiting)
+        return is_first
 
     def num_waiting(self, model: str) -> int:
         said_s, num = self._waiting.get(model, (0.0, 0))

@@ -549,6 +549,28 @@ async def test_ticks_that_were_missed_are_left_out_counted_and_said_once_a_minut
     assert len([line for line in rig.said if "missed" in line]) == 1
 
 
+async def test_a_nudge_looks_at_once_and_leaves_the_schedule():
+    """At 0, nudged at 0.4 s, then at 1 and 2 s."""
+    clock, at = FakeClock(), []
+    rig = Rig(clock=clock, options={"decide": told()})
+    begun_s = clock()
+
+    async def sleep(seconds: float) -> None:
+        if len(at) == 1 and seconds > 0.5:
+            clock.advance(0.4)
+            rig.loop.nudge()
+            await asyncio.Event().wait()
+        clock.advance(seconds)
+
+    async def counts(model: str):
+        at.append(round(clock() - begun_s, 6))
+
+    rig.loop._sleep = sleep
+    rig.target.counts = counts
+    await run_for(rig.loop, 400)
+    assert at[:4] == [0.0, 0.4, 1.0, 2.0]
+
+
 async def test_after_one_slow_tick_the_schedule_is_the_old_one():
     """3.4 s, then next to nothing each: at 0, 3.4, 4, 5 s."""
     clock, at = FakeClock(), []

@@ -44,6 +44,10 @@ class FakeLoop:
     tick_s: float = 1.0
     last_tick_s: float | None = None
     feed: Feed[ModelView] = field(default_factory=Feed)
+    num_nudges: int = 0
+
+    def nudge(self) -> None:
+        self.num_nudges += 1
 
     def views(self) -> list[ModelView]:
         return list(self.shown.values())
@@ -269,8 +273,10 @@ async def test_a_reservation_is_made_listed_and_cancelled(rig: Rig) -> None:
 
 
 async def test_a_wake_counts_while_it_is_repeated(rig: Rig) -> None:
-    """3 requests wait; 5 s after the last word nobody does."""
-    await rig.call("Wake", pb.WakeRequest(model="chat", num_waiting=3))
+    """3 requests wait; 5 s after the last word nobody does. The first word alone makes the loop look at once."""
+    for _ in range(2):
+        await rig.call("Wake", pb.WakeRequest(model="chat", num_waiting=3))
+    assert rig.loop.num_nudges == 1
     assert rig.wakes.num_waiting("chat") == 3
     rig.now += VALID_S
     assert rig.wakes.num_waiting("chat") == 3
