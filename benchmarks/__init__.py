@@ -11,6 +11,7 @@ BENCHES: dict[str, str] = {
     "memory": "benchmarks.memory",
     "scaler": "benchmarks.scaler",
     "tide": "benchmarks.tide",
+    "gateway": "benchmarks.gateway",
 }
 """Name -> module."""
 
@@ -23,4 +24,5 @@ SUMMARIES: dict[str, str] = {
     "prefix": "A shared system prompt on a hit, here and made by another instance, against a miss; what it costs.",
     "scaler": "The scaling policy over recorded weeks of load: cost, who waits, flips; fixed counts, HPA, Knative.",
     "tide": "A compressed day on the real Triton: the scaler against a fixed peak, with the same arrivals.",
+    "gateway": "What the gRPC door adds to a call and a chunk, over Triton direct and beside a bare pass-through.",
 }

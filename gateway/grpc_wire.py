@@ -131,6 +131,8 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
 
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    if at < len(view) and view[at] < 0x80:  # nearly all of them; a streamed response has about 30
+        return view[at], at + 1
     value = 0
     for index, byte in enumerate(view[at : at + 10]):
         value |= (byte & 0x7F) << (7 * index)
