@@ -17,6 +17,7 @@ import uvicorn
 from gateway.app import build_app
 from gateway.catalog import load_catalog
 from gateway.config import ConfigError, GatewayConfig, read_config
+from gateway.http_protocol import MAX_HEAD_BYTES, protocol_with
 
 READY_LINE = "tidegate-ready gateway"
 KEEP_ALIVE_S = 75
@@ -69,6 +70,8 @@ def _serve(config: GatewayConfig) -> None:
     listener = _listen(config.host, config.port)
     settings = uvicorn.Config(
         app,
+        http=protocol_with(config.head_timeout_s),
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         access_log=False,
         log_config=None,
         log_level="warning",

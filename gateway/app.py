@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from gateway import batch_api
 from gateway.access_log import AccessLog, call_of
 from gateway.body_timeout import BodyDeadline
 from gateway.catalog import Catalog
@@ -38,7 +39,7 @@ def build_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         client = triton or _client(config)
-        gateway = app.state.gateway = Gateway(config, catalog, client, through.pipeline)
+        gateway = app.state.gateway = Gateway(config, catalog, client, through.pipeline, through.usage)
         door = GrpcServer(config, through.pipeline) if config.grpc_port else None
         async with through.running():
             if door is not None:
@@ -50,6 +51,7 @@ def build_app(
 
     app = FastAPI(title="tidegate", lifespan=lifespan, openapi_url=None)
     app.include_router(router)
+    app.include_router(batch_api.router)
     app.add_exception_handler(Exception, _answer_error)
     app.add_exception_handler(GatewayError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_error)

@@ -36,6 +36,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Served by Triton and reached over gRPC alone: no call of the OpenAI API has tensors."""
     max_body_bytes: int = 8 * MIB
     """A longer body is refused with 413 while it is read. 8 MiB of text is past any context served here."""
+    head_timeout_s: float = 20.0
+    """A connection that has sent no whole request line and headers by then is answered with 408."""
     body_timeout_s: float = 60.0
     """A body that is not whole by then is answered with 408."""
     num_channels: int = 2
@@ -78,7 +80,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             bool(self.ledger_url) or not self.routes_path,
             "routes_path needs a ledger_url: revisions lie there",
         )
-        for key in ("body_timeout_s", "wake_timeout_s", "call_log_days"):
+        for key in ("head_timeout_s", "body_timeout_s", "wake_timeout_s", "call_log_days"):
             _require(getattr(self, key) > 0, f"{key} = {getattr(self, key)}, must be above 0")
         _require(0 <= self.grpc_port <= 65535, f"grpc_port = {self.grpc_port}, must be from 0 to 65535")
         for key in (

@@ -9,12 +9,14 @@ GatewayError
 ├── ModelNotFound 404
 ├── RouteNotFound 404, MethodNotAllowed 405
 ├── BodyTimeout 408               half a body came, and no more
+│   └── HeadTimeout               not even the headers came
 ├── BodyTooLarge 413
 ├── QueueFull 429                 Triton's queue limit; try again
 ├── LimitExceeded 429             a limit of the key or of the service
 ├── ClientGone 499                nobody is left to read the answer; only logged
 ├── InternalError 500
 │   └── UpstreamFailed            Triton or the engine broke, or a stream was cut
+├── NotServedHere 501             known to OpenAI's API, nothing here does it
 ├── UpstreamUnavailable 503       nothing serves the model now; try again
 │   ├── ModelNotLoaded            it has no instance in Triton
 │   └── ModelAsleep               it was waited for, and none came in time
@@ -125,6 +127,10 @@ class BodyTimeout(GatewayError):
     code = "body_timeout"
 
 
+class HeadTimeout(BodyTimeout):
+    code = "head_timeout"
+
+
 class BodyTooLarge(GatewayError):
     status = 413
     grpc_code = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -169,6 +175,14 @@ class ClientGone(GatewayError):
 class InternalError(GatewayError):
     status = 500
     code = "internal_error"
+
+
+class NotServedHere(GatewayError):
+    """Known to OpenAI's API, and there is nothing here yet that does it."""
+
+    status = 501
+    type = "invalid_request_error"
+    code = "not_served"
 
 
 class UpstreamFailed(InternalError):
@@ -266,8 +280,10 @@ def from_triton(text: str, status: grpc.StatusCode | None = None) -> GatewayErro
 def from_http_status(status: int) -> GatewayError:
     """The router's own refusals (unknown path, wrong method) in our shape."""
     if status == HTTPStatus.NOT_FOUND:
-        return RouteNotFound("unknown URL; the gateway serves /v1/chat/completions, /v1/completions, "
-                             "/v1/embeddings, /v1/models and /health/{live,ready}")  # fmt: skip
+        return RouteNotFound(
+            "unknown URL; the gateway serves /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, "
+            "/v1/usage and /health/{live,ready}; /openapi.json describes them"
+        )
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         return MethodNotAllowed("this URL does not take that method")
     return InternalError(f"request refused with status {status}")

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from contracts.sampling import SamplingParams
 from contracts.stack import ModelKind
-from gateway import translate
+from gateway import openapi, translate
 from gateway.access_log import call_of
 from gateway.call import Call
 from gateway.catalog import Catalog, GatewayModel
@@ -31,6 +31,7 @@ from gateway.schemas import Completion, Conversation, parse_chat, parse_completi
 from gateway.shadowing import Shadows
 from gateway.streaming import EventStream, read_body, while_connected
 from gateway.triton_client import GenerateCall, GenerateReply, TritonClient, check_finished, collect
+from gateway.usage import Usage, parse_days
 from gateway.waking import WakingTriton
 from ledger.calls import Operation
 
@@ -56,8 +57,11 @@ class Gateway:
         catalog: Catalog,
         triton: TritonClient | WakingTriton,
         pipeline: Pipeline,
+        usage: Usage,
     ) -> None:
         self.pipeline = pipeline
+        self.usage = usage
+        self.openapi = openapi.document()
         self.config = config
         self.catalog = catalog
         self.triton = triton
@@ -182,6 +186,19 @@ async def get_model(request: Request, name: str) -> Response:
     return _json(
         translate.model_entry(name, gateway.started_unix_s).model_dump_json(exclude_unset=True).encode()
     )
+
+
+@router.get("/v1/usage")
+async def get_usage(request: Request) -> Response:
+    gateway, call = _arrived(request, None)
+    days = parse_days(request.query_params.get("days"))
+    services = gateway.pipeline.services_of(call)
+    return _json(await while_connected(request, gateway.usage.of(call.principal, days, services)))
+
+
+@router.get("/openapi.json")
+async def get_openapi(request: Request) -> Response:
+    return _json(_gateway(request).openapi)
 
 
 @router.get("/health/live")

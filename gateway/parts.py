@@ -19,6 +19,7 @@ from gateway.route_table import KIND, RoutesFile, RouteTable
 from gateway.routes import RoutesInvalid
 from gateway.saturation import Saturation
 from gateway.scaler_client import ScalerClient
+from gateway.usage import Usage
 from ledger.calls import CallRow
 from ledger.errors import LedgerError
 from ledger.keys import KeyStore
@@ -37,6 +38,7 @@ class Parts:
         self._ring = KeyRing(KeyStore(self._store)) if config.requires_keys and self._store else None
         if self._ring is not None:
             self._ring.refresh()
+        self.usage = Usage(self._store)
         self._writer = CallWriter(self._store, keep_days=config.call_log_days) if self._store else None
         self._counters = Counters.in_redis(config.redis_url) if config.redis_url else Counters.in_memory()
         self._saturation = Saturation()

@@ -59,12 +59,12 @@ _NOT_IN_COMPLETION: dict[str, tuple[Any, ...]] = _NOT_IN_GENERATE | {
 }
 _NOT_IN_EMBEDDING: dict[str, tuple[Any, ...]] = {"dimensions": (None,)}
 
-_CHAT_KEYS = (
+CHAT_KEYS = (
     "model", "messages", "stream", "stream_options", "max_completion_tokens", "logprobs", "top_logprobs",
     "response_format", "n", *_SAMPLING,
 )  # fmt: skip
-_COMPLETION_KEYS = ("model", "prompt", "stream", "stream_options", "logprobs", "n", *_SAMPLING)
-_EMBEDDING_KEYS = ("model", "input", "encoding_format")
+COMPLETION_KEYS = ("model", "prompt", "stream", "stream_options", "logprobs", "n", *_SAMPLING)
+EMBEDDING_KEYS = ("model", "input", "encoding_format")
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -133,7 +133,7 @@ class _Message(msgspec.Struct, kw_only=True):
 
 def parse_chat(raw: bytes) -> Conversation:
     values = _object(raw)
-    _refuse(values, _NOT_IN_CHAT, _CHAT_KEYS)
+    _refuse(values, _NOT_IN_CHAT, CHAT_KEYS)
     body = _convert(values, _ChatBody)
     if not body.messages:
         raise InvalidRequest("messages is empty; send at least one message", "messages")
@@ -157,7 +157,7 @@ def parse_chat(raw: bytes) -> Conversation:
 
 def parse_completion(raw: bytes) -> Completion:
     values = _object(raw)
-    _refuse(values, _NOT_IN_COMPLETION, _COMPLETION_KEYS)
+    _refuse(values, _NOT_IN_COMPLETION, COMPLETION_KEYS)
     body = _convert(values, _GenerateBody)
     prompts = _texts(values.get("prompt"), "prompt", MAX_PROMPTS)
     logprobs = _check_sampling({"logprobs": values.get("logprobs")}, "logprobs").logprobs
@@ -175,7 +175,7 @@ def parse_completion(raw: bytes) -> Completion:
 
 def parse_embedding(raw: bytes) -> EmbeddingInput:
     values = _object(raw)
-    _refuse(values, _NOT_IN_EMBEDDING, _EMBEDDING_KEYS)
+    _refuse(values, _NOT_IN_EMBEDDING, EMBEDDING_KEYS)
     body = _convert(values, _EmbeddingBody)
     if body.encoding_format is not None:
         _one_of(body.encoding_format, ("float", "base64"), "encoding_format")
