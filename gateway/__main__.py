@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -65,7 +66,15 @@ def main() -> int:
     return 0
 
 
+def _raise_file_limit() -> None:
+    """As many connections as the system allows, not as the shell's default says (often 1024)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _serve(config: GatewayConfig) -> None:
+    _raise_file_limit()
     app = build_app(config, load_catalog(config.models))
     listener = _listen(config.host, config.port)
     settings = uvicorn.Config(

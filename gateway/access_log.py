@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.call import Call
 from gateway.pipeline import Pipeline
+from ledger.keys import without_secrets
 
 logger = logging.getLogger("gateway.access")
 
@@ -73,7 +74,7 @@ def _request_id(scope: Scope) -> str:
     """The client's own id where it is a harmless one, else a new one."""
     for name, value in scope["headers"]:
         if name == REQUEST_ID_HEADER and _GOOD_ID.fullmatch(value):
-            return str(value, "ascii")
+            return without_secrets(str(value, "ascii"))
     return uuid.uuid4().hex
 
 
@@ -82,10 +83,10 @@ def _line(scope: Scope, call: Call, first_byte_s: float | None) -> str:
         "time_unix_s": round(time.time(), 3),
         "request_id": call.request_id,
         "method": scope["method"],
-        "path": scope["path"][:MAX_PATH_CHARS],
+        "path": without_secrets(scope["path"])[:MAX_PATH_CHARS],
         "key": call.principal.key_id or None,
         "tenant": call.principal.tenant or None,
-        "model": call.service,
+        "model": without_secrets(call.service),
         "version": call.target.version_name if call.target else None,
         "status": call.status,
         "error": call.error.code if call.error else None,

@@ -6,8 +6,8 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.access_log import call_of
 from gateway.errors import NotServedHere
+from gateway.http_caller import authenticate
 
 router = APIRouter()
 
@@ -18,7 +18,7 @@ router = APIRouter()
 @router.api_route("/v1/batches", methods=["GET", "POST"])
 @router.api_route("/v1/batches/{path:path}", methods=["GET", "POST"])
 async def not_yet(request: Request) -> Response:
-    request.app.state.gateway.pipeline.authenticate(call_of(request), request.headers)
+    authenticate(request, request.app.state.gateway.pipeline)
     raise NotServedHere(
         "files and batches are not served yet; send the requests one by one, many at a time if you like: they are "
         "batched on the server"

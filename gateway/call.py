@@ -13,6 +13,7 @@ from gateway.limiter import Admission
 from gateway.principal import ANONYMOUS, Principal
 from gateway.routing import Target
 from ledger.calls import CallRow, Door, Operation, Outcome
+from ledger.keys import without_secrets
 
 
 @dataclass
@@ -79,7 +80,7 @@ class Call:
             operation=self.operation,
             key_id=self.principal.key_id,
             tenant=self.principal.tenant,
-            service=self.service,
+            service=without_secrets(self.service),
             version=target.version_name if target else "",
             model=target.model if target else "",
             why=target.why if target else "",
@@ -88,7 +89,7 @@ class Call:
             outcome=self.outcome,
             status=self.status,
             error_code=(self.error.code or "") if self.error else "",
-            error=self.error.message if self.error else "",
+            error=without_secrets(self.error.message) if self.error else "",
             finish_reason=self.finish_reason,
             prompt_tokens=self.num_prompt_tokens,
             cached_tokens=self.num_cached_tokens,

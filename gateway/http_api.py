@@ -26,6 +26,7 @@ from gateway.config import GatewayConfig
 from gateway.context import ContextManager, Fitted
 from gateway.context_calls import Behalf, ContextCalls
 from gateway.errors import InvalidRequest, shown
+from gateway.http_caller import authenticate
 from gateway.pipeline import Pipeline
 from gateway.schemas import Completion, Conversation, parse_chat, parse_completion, parse_embedding
 from gateway.shadowing import Shadows
@@ -232,7 +233,7 @@ def _arrived(request: Request, operation: Operation | None) -> tuple[Gateway, Ca
     """Raises KeyMissing and KeyInvalid, before a byte of the body is read."""
     gateway, call = _gateway(request), call_of(request)
     call.operation = operation
-    gateway.pipeline.authenticate(call, request.headers)
+    authenticate(request, gateway.pipeline)
     return gateway, call
 
 

@@ -76,6 +76,11 @@ def parse_key(text: str) -> tuple[str, str] | None:
     return None if match is None else (match[1], match[2])
 
 
+def without_secrets(text: str) -> str:
+    """For logs: a caller may have put the key where a model's name or a path belongs."""
+    return _KEY.sub(r"tg_\1_(secret)", text) if "tg_" in text else text
+
+
 class KeyStore:
     """Every change is on the disk when its call returns, and moves `changed`."""
 
