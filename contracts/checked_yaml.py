@@ -10,10 +10,12 @@ from typing import Any
 import yaml
 
 MAX_SHOWN = 80
+MAX_VALUES = 50_000
+"""With every alias written out: ten lines of aliases to aliases are a billion values."""
 
 
-class DuplicateKey(yaml.YAMLError):
-    """YAML's own loaders take the last of two equal keys in silence."""
+class BadKey(yaml.YAMLError):
+    """Twice in one mapping, where YAML's own loaders take the last in silence; or no word: they raise TypeError."""
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -22,10 +24,12 @@ class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise BadKey(f"line {line}: a key has to be a word, not a list or a mapping")
             key = self.construct_object(key_node, deep=True)
             if key in seen:
-                line = key_node.start_mark.line + 1
-                raise DuplicateKey(f"line {line}: the key {key!r} stands twice in one mapping")
+                raise BadKey(f"line {line}: the key {key!r} stands twice in one mapping")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -48,12 +52,32 @@ _StrictLoader.yaml_implicit_resolvers = {
 def load_yaml(text: str) -> Any:
     """Raises ValueError with the line."""
     try:
-        return yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader
+        loader = _StrictLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if (size := _size(node, {})) > MAX_VALUES:
+            raise ValueError(f"{size:,} values with its aliases written out, at most {MAX_VALUES:,} are read")
+        return loader.construct_document(node)
+    except RecursionError as exc:
+        raise ValueError("no valid YAML: nested too deep") from exc
     except yaml.MarkedYAMLError as exc:
         where = f"line {exc.problem_mark.line + 1}: " if exc.problem_mark else ""
         raise ValueError(f"no valid YAML: {where}{exc.problem}") from exc
     except yaml.YAMLError as exc:
         raise ValueError(f"no valid YAML: {exc}") from exc
+
+
+def _size(node: yaml.Node, known: dict[yaml.Node, int]) -> int:
+    """How many values stand in it. Raises RecursionError for a node that holds itself."""
+    if node not in known:
+        inner: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            inner = [each for pair in node.value for each in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            inner = node.value
+        known[node] = 1 + sum(_size(each, known) for each in inner)
+    return known[node]
 
 
 def path_of(location: Sequence[str | int]) -> str:
