@@ -13,7 +13,7 @@ READY_LINE = "tidegate-ready bare"
 
 
 class BareProxy(grpc.GenericRpcHandler):
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: Any) -> None:
         self._channel = channel
 
     def service(self, handler_call_details: Any) -> Any:

@@ -59,7 +59,8 @@ class Door:
 
     async def ticks_s(self, num_chunks: int, every_s: float) -> list[float]:
         """Raises RuntimeError when the stream says an error."""
-        stream, delays_s = self.stub.ModelStreamInfer(), []
+        stream = self.stub.ModelStreamInfer()
+        delays_s: list[float] = []
         await stream.write(ticks_request(num_chunks, every_s))
         while len(delays_s) < num_chunks:
             message = await stream.read()

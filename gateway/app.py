@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp
 
 from gateway import batch_api
 from gateway.access_log import AccessLog, call_of
+from gateway.balanced_triton import BalancedTriton
 from gateway.body_timeout import BodyDeadline
 from gateway.catalog import Catalog
 from gateway.config import GatewayConfig
@@ -23,24 +25,30 @@ from gateway.parts import Parts
 from gateway.scaler_client import ScalerClient
 from gateway.streaming import ErrorAnswer, note_error
 from gateway.triton_client import TritonClient
+from gateway.upstreams import Upstreams
 from gateway.waking import WakingTriton
 
 
 def build_app(
     config: GatewayConfig,
     catalog: Catalog,
-    triton: TritonClient | None = None,
     parts: Parts | None = None,
 ) -> ASGIApp:
-    """Without `triton` and `parts` the app makes its own, as the configuration says; the client when it starts, in
-    the loop that runs it. Raises ConfigError."""
+    """Without `parts` the app makes its own, as the configuration says. Raises ConfigError."""
+    key = config.triton_key()
     through = parts or Parts(config, [*catalog.names, *config.batch_models])
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        client = triton or _client(config)
+        upstreams = Upstreams(
+            [config.triton_grpc, *config.more_tritons],
+            lambda address: TritonClient(address, config.num_channels, key),
+        )
+        await upstreams.resolve()
+        following = asyncio.create_task(upstreams.follow())
+        client = _client(config, upstreams)
         gateway = app.state.gateway = Gateway(config, catalog, client, through.pipeline, through.usage)
-        door = GrpcServer(config, through.pipeline) if config.grpc_port else None
+        door = GrpcServer(config, through.pipeline, upstreams, key) if config.grpc_port else None
         async with through.running():
             if door is not None:
                 await door.start()
@@ -48,6 +56,7 @@ def build_app(
             if door is not None:
                 await door.stop()
             await gateway.close()
+        following.cancel()
 
     app = FastAPI(title="tidegate", lifespan=lifespan, openapi_url=None)
     app.include_router(router)
@@ -59,8 +68,8 @@ def build_app(
     return AccessLog(BodyDeadline(app, config.body_timeout_s), through.pipeline)
 
 
-def _client(config: GatewayConfig) -> TritonClient | WakingTriton:
-    triton = TritonClient(config.triton_grpc, config.num_channels, config.triton_key())
+def _client(config: GatewayConfig, upstreams: Upstreams) -> BalancedTriton | WakingTriton:
+    triton = BalancedTriton(upstreams)
     if not config.scaler_grpc:
         return triton
     return WakingTriton(triton, ScalerClient(config.scaler_grpc), config.wake_timeout_s)

@@ -31,6 +31,8 @@ class Call:
     """Of the routes that chose the target."""
     admission: Admission | None = None
     attempt: int = 1
+    earlier: list[CallRow] = field(default_factory=list)
+    """Rows of the attempts before this one."""
     endpoint: str = ""
     status: int = 0
     """HTTP's or gRPC's, by the door."""
@@ -53,6 +55,18 @@ class Call:
         """The first one counts: what follows is its consequence."""
         if self.error is None:
             self.error = error
+
+    def begin_at(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+
+    def try_again(self, error: GatewayError) -> None:
+        """This attempt failed with nothing sent to the client. Its row is kept, the next one begins."""
+        self.error = error
+        self.status = error.status if self.door == "http" else int(error.grpc_code.value[0])
+        if (row := self.row(time.monotonic() - self.started_s)) is not None:
+            self.earlier.append(row)
+        self.error, self.status, self.endpoint = None, 0, ""
+        self.attempt += 1
 
     def note_text(self) -> None:
         """Text has gone to the client. Cheap to call for every piece."""

@@ -28,7 +28,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_grpc_message_bytes: int = 64 * MIB
     """A longer request is refused with RESOURCE_EXHAUSTED."""
     triton_grpc: str
-    """host:port of Triton's gRPC endpoint."""
+    """host:port of Triton's gRPC endpoint, or dns:///name:port, whose every address is one (a headless Service)."""
+    more_tritons: list[str] = []
+    """Others that serve the same models, likewise; calls go to the least loaded."""
     triton_key_file: str = ""
     """Holds the key of Triton's restricted calls; "": it restricts none."""
     models: list[ServedModel]

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 import grpc
 
 from gateway.authentication import KEY_HEADER, require
+from gateway.balancing import Outcome
 from gateway.call import Call
 from gateway.errors import ClientGone, GatewayError, from_triton
 from gateway.grpc_rpcs import METHODS, SERVICE, Kind, kind_of
-from gateway.grpc_stream import ProxiedStream, code_of, fail, refuse
+from gateway.grpc_stream import Connection, ProxiedStream, code_of, fail, refuse
 from gateway.grpc_wire import read_request, with_model
 from gateway.pipeline import Pipeline
+from gateway.upstreams import Lease, Upstreams, is_unreachable
 
 SESSION_KEY = "x-tidegate-session"
 REQUEST_ID_KEY = "x-request-id"
@@ -32,15 +34,12 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 
 class GrpcDoor(grpc.GenericRpcHandler):
-    """Give it to `server.add_generic_rpc_handlers`. `channel` gives one to Triton, each time it is asked."""
+    """Give it to `server.add_generic_rpc_handlers`."""
 
-    def __init__(
-        self, pipeline: Pipeline, channel: Callable[[], Any], endpoint: str, extra: Metadata = ()
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, upstreams: Upstreams, extra: Metadata = ()) -> None:
         """`extra`: metadata for Triton alone."""
         self._pipeline = pipeline
-        self._channel = channel
-        self._endpoint = endpoint
+        self._upstreams = upstreams
         self._extra = tuple(extra)
         self._kept: set[asyncio.Future[Any]] = set()
 
@@ -72,7 +71,7 @@ class GrpcDoor(grpc.GenericRpcHandler):
             if kind is not Kind.HEALTH:
                 self._pipeline.authenticate(call, headers)
                 require(call.principal, "admin" if kind is Kind.MANAGE else "infer")
-            return await self._unary(method, request, context)
+            return await self._unary(method, request, context, self._upstreams.pick())
         except GatewayError as exc:
             return await refuse(context, exc)
 
@@ -81,7 +80,7 @@ class GrpcDoor(grpc.GenericRpcHandler):
         call = Call(_request_id(headers), "grpc", operation="infer")
         try:
             request = await self._begun(call, headers, request)
-            return await self._unary("ModelInfer", request, context)
+            return await self._ask(call, headers.get(SESSION_KEY), request, context)
         except GatewayError as exc:
             fail(call, exc)
             return await refuse(context, exc)
@@ -107,13 +106,29 @@ class GrpcDoor(grpc.GenericRpcHandler):
         if self._pipeline.must_wait(call):
             await self._pipeline.wait_turn(call)
         await self._pipeline.admit(call, 0, None)
-        call.endpoint = self._endpoint
         return request if target.model == head.model_name else with_model(request, target.model)
 
-    async def _unary(self, method: str, request: bytes, context: Any) -> bytes:
+    async def _ask(self, call: Call, session: str | None, request: bytes, context: Any) -> bytes:
+        """At another endpoint when one can't be reached. Raises AioRpcError."""
+        tried: set[str] = set()
+        while True:
+            lease = self._upstreams.pick(session=session, avoid=tried)
+            tried.add(lease.endpoint)
+            call.begin_at(lease.endpoint)
+            try:
+                return await self._unary("ModelInfer", request, context, lease)
+            except grpc.aio.AioRpcError as exc:
+                error = from_triton(exc.details() or "", exc.code())
+                if not self._upstreams.may_retry(error, tried):
+                    raise
+                call.try_again(error)
+
+    async def _unary(self, method: str, request: bytes, context: Any, lease: Lease) -> bytes:
         """Runs to its end at Triton whatever the client does. Raises AioRpcError."""
-        call = self._channel().unary_unary(f"/{SERVICE}/{method}")(request, metadata=self._metadata(context))
+        channel = lease.triton.channel()
+        call = channel.unary_unary(f"/{SERVICE}/{method}")(request, metadata=self._metadata(context))
         running = asyncio.ensure_future(_awaited(call))
+        running.add_done_callback(lambda done: lease.done(_outcome(done)))
         self._keep(running)
         try:
             reply: bytes = await asyncio.shield(running)
@@ -132,10 +147,17 @@ class GrpcDoor(grpc.GenericRpcHandler):
             self._pipeline.authenticate(Call(_request_id(headers), "grpc"), headers)
         except GatewayError as exc:
             await refuse(context, exc)
-        upstream = self._channel().stream_stream(f"/{SERVICE}/ModelStreamInfer")(
-            metadata=self._metadata(context)
+        tried: set[str] = set()
+
+        def connect() -> Connection:
+            lease = self._upstreams.pick(session=headers.get(SESSION_KEY), avoid=tried)
+            tried.add(lease.endpoint)
+            method = lease.triton.channel().stream_stream(f"/{SERVICE}/ModelStreamInfer")
+            return Connection(method(metadata=self._metadata(context)), lease)
+
+        stream = ProxiedStream(
+            self._pipeline.end, connect, lambda error: self._upstreams.may_retry(error, tried), context
         )
-        stream = ProxiedStream(self._pipeline.end, upstream, context)
 
         async def begun(request: bytes) -> tuple[Call, bytes]:
             call = Call(_request_id(headers), "grpc", operation="stream_infer", is_stream=True)
@@ -168,6 +190,16 @@ class GrpcDoor(grpc.GenericRpcHandler):
         self._kept.discard(call)
         if not call.cancelled():
             call.exception()  # fetched, so that asyncio does not complain about calls nobody waits for
+
+
+def _outcome(done: asyncio.Future[Any]) -> Outcome:
+    if done.cancelled():
+        return Outcome.UNKNOWN
+    exc = done.exception()
+    if isinstance(exc, grpc.aio.AioRpcError):
+        is_lost = is_unreachable(from_triton(exc.details() or "", exc.code()))
+        return Outcome.UNREACHABLE if is_lost else Outcome.ANSWERED
+    return Outcome.ANSWERED
 
 
 async def _awaited(call: Any) -> Any:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-
 import grpc
 
 from contracts.triton_key import grpc_metadata
 from gateway.config import ConfigError, GatewayConfig
 from gateway.grpc_door import GrpcDoor
 from gateway.pipeline import Pipeline
+from gateway.upstreams import Upstreams
 
-_ANY_SIZE = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 MAX_METADATA_BYTES = 16 * 1024
 MAX_STREAMS_PER_CONNECTION = 2000
 PING_S = 60
@@ -21,21 +19,11 @@ PING_S = 60
 class GrpcServer:
     """Make it inside the event loop that runs it. Raises ConfigError when the port is taken."""
 
-    def __init__(self, config: GatewayConfig, pipeline: Pipeline) -> None:
+    def __init__(
+        self, config: GatewayConfig, pipeline: Pipeline, upstreams: Upstreams, triton_key: str
+    ) -> None:
         self._grace_s = float(config.drain_grace_s)
-        # Triton allows 2 GiB. What is too long is refused on the way in; what Triton answers always passes.
-        channels = [
-            grpc.aio.insecure_channel(
-                config.triton_grpc,
-                options=[*_ANY_SIZE, ("grpc.use_local_subchannel_pool", 1), ("tidegate.channel", index)],
-            )
-            for index in range(config.num_channels)
-        ]
-        turns = itertools.cycle(channels)
-        self._channels = channels
-        self._door = GrpcDoor(
-            pipeline, lambda: next(turns), config.triton_grpc, grpc_metadata(config.triton_key())
-        )
+        self._door = GrpcDoor(pipeline, upstreams, grpc_metadata(triton_key))
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_send_message_length", -1),
@@ -61,5 +49,3 @@ class GrpcServer:
         """New calls are refused at once, running ones have the grace."""
         await self._server.stop(self._grace_s)
         await self._door.close()
-        for channel in self._channels:
-            await channel.close()

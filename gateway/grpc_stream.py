@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import grpc
 from tritonclient.grpc import service_pb2
 
 from contracts.triton_key import REFUSAL
+from gateway.balancing import Outcome
 from gateway.call import Call
 from gateway.errors import (
     ClientGone,
@@ -22,24 +24,53 @@ from gateway.errors import (
     GatewayError,
     KeyInvalid,
     KeyMissing,
-    UpstreamFailed,
     from_triton,
 )
 from gateway.grpc_wire import read_reply
+from gateway.upstreams import Lease
 
 END_WAIT_S = 1.0
+MAX_KEPT_BYTES = 1024 * 1024
+"""A stream whose unanswered requests are longer stays where it is."""
 
 Begun = Callable[[bytes], Awaitable[tuple[Call, bytes]]]
 """A client's request -> its call, and the request as it goes to Triton. Raises GatewayError with the call ended."""
 
 
-class ProxiedStream:
-    """`run` it, then `close` it, however it ended."""
+@dataclass(frozen=True)
+class Connection:
+    """A stream to one of the Tritons."""
 
-    def __init__(self, end: Callable[[Call], Awaitable[None]], upstream: Any, context: Any) -> None:
+    stream: Any
+    lease: Lease
+
+
+class ProxiedStream:
+    """`run` it, then `close` it, however it ended.
+
+    The stream to Triton begins with the first request that is let in: clients that connect and ask nothing cost
+    Triton nothing. Until the first answer the requests are kept, so that another Triton can be asked them.
+    """
+
+    def __init__(
+        self,
+        end: Callable[[Call], Awaitable[None]],
+        connect: Callable[[], Connection],
+        may_retry: Callable[[GatewayError], bool],
+        context: Any,
+    ) -> None:
+        """`connect` raises UpstreamUnavailable."""
         self._end = end
-        self._upstream = upstream
+        self._connect = connect
+        self._may_retry = may_retry
         self._context = context
+        self._to: Connection | None = None
+        self._is_begun = asyncio.Event()
+        """There is a connection, or there will be none."""
+        self._unanswered: list[bytes] | None = []
+        """None: too late for another Triton."""
+        self._has_sent_all = False
+        self._sending = asyncio.Lock()
         self._open: dict[str, list[Call]] = {}
         """By request id, in the order of their coming."""
         self._writing = asyncio.Lock()
@@ -63,30 +94,79 @@ class ProxiedStream:
             await asyncio.shield(self._end_all(error))
 
     async def _receive(self) -> None:
-        upstream = self._upstream
-        while (reply := await upstream.read()) is not grpc.aio.EOF:
-            await self._write(reply)
-            await self._note(reply)
+        await self._is_begun.wait()
+        while self._to is not None:
+            try:
+                await self._receive_from(self._to.stream)
+                break
+            except grpc.aio.AioRpcError as exc:
+                error = from_triton(exc.details() or "", exc.code())
+                if self._unanswered is None or not self._may_retry(error):
+                    raise
+                await self._try_again(self._to, error)
         if self._ended_by is not None:
             raise self._ended_by
+
+    async def _receive_from(self, upstream: Any) -> None:
+        while (reply := await upstream.read()) is not grpc.aio.EOF:
+            self._unanswered = None
+            await self._write(reply)
+            await self._note(reply)
         code = await upstream.code()
-        if code is not grpc.StatusCode.OK:
-            raise UpstreamFailed(await upstream.details() or f"Triton ended the stream with {code.name}")
+        if code is grpc.StatusCode.OK or self._ended_by is not None:
+            return
+        details = await upstream.details() or f"Triton ended the stream with {code.name}"
+        raise grpc.aio.AioRpcError(
+            code, await upstream.initial_metadata(), await upstream.trailing_metadata(), details=details
+        )
+
+    async def _try_again(self, lost: Connection, error: GatewayError) -> None:
+        async with self._sending:
+            lost.lease.failed(error)
+            self._to = self._connect()
+            for calls in self._open.values():
+                for call in calls:
+                    call.try_again(error)
+                    call.begin_at(self._to.lease.endpoint)
+            for request in self._unanswered or ():
+                await _write_to(self._to.stream, request)
+            if self._has_sent_all:
+                await self._to.stream.done_writing()
 
     async def _send(self, requests: AsyncIterator[bytes], begun: Begun) -> None:
-        async for request in requests:
-            try:
-                call, changed = await begun(request)
-            except (KeyMissing, KeyInvalid, Forbidden) as exc:
-                self._ended_by = exc
-                break
-            except GatewayError as exc:
-                message = service_pb2.ModelStreamInferResponse(error_message=exc.message)
-                await self._write(message.SerializeToString())
-                continue
-            self._open.setdefault(call.request_id, []).append(call)
-            await self._upstream.write(changed)
-        await self._upstream.done_writing()
+        try:
+            async for request in requests:
+                try:
+                    call, changed = await begun(request)
+                except (KeyMissing, KeyInvalid, Forbidden) as exc:
+                    self._ended_by = exc
+                    break
+                except GatewayError as exc:
+                    message = service_pb2.ModelStreamInferResponse(error_message=exc.message)
+                    await self._write(message.SerializeToString())
+                    continue
+                self._open.setdefault(call.request_id, []).append(call)
+                async with self._sending:
+                    await self._pass_on(call, changed)
+            async with self._sending:
+                self._has_sent_all = True
+                if self._to is not None:
+                    await self._to.stream.done_writing()
+        except GatewayError as exc:
+            self._ended_by = exc
+        finally:
+            self._is_begun.set()
+
+    async def _pass_on(self, call: Call, request: bytes) -> None:
+        if self._to is None:
+            self._to = self._connect()
+            self._is_begun.set()
+        call.begin_at(self._to.lease.endpoint)
+        if self._unanswered is not None:
+            self._unanswered.append(request)
+            if sum(map(len, self._unanswered)) > MAX_KEPT_BYTES:
+                self._unanswered = None
+        await _write_to(self._to.stream, request)
 
     async def _write(self, message: bytes) -> None:
         async with self._writing:
@@ -110,6 +190,12 @@ class ProxiedStream:
     async def _end_all(self, error: GatewayError | None) -> None:
         """Without empty final responses nothing but the stream's end tells that a call is over."""
         self._owes_nothing = error is None or not self._open
+        if self._to is not None and error is None:
+            self._to.lease.done()
+        elif self._to is not None and isinstance(error, ClientGone):
+            self._to.lease.done(Outcome.UNKNOWN)
+        elif self._to is not None and error is not None:
+            self._to.lease.failed(error)
         while self._open:
             _, calls = self._open.popitem()
             for call in calls:
@@ -119,14 +205,23 @@ class ProxiedStream:
 
     async def close(self) -> None:
         """Lets Triton close a stream that owes nothing in its own order, and cancels one that does."""
+        if self._to is None:
+            return
+        upstream = self._to.stream
         if not self._owes_nothing:
-            self._upstream.cancel()
+            upstream.cancel()
             return
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
             async with asyncio.timeout(END_WAIT_S):
-                await self._upstream.done_writing()
-                while await self._upstream.read() is not grpc.aio.EOF:
+                await upstream.done_writing()
+                while await upstream.read() is not grpc.aio.EOF:
                     pass
+
+
+async def _write_to(upstream: Any, request: bytes) -> None:
+    """Whoever reads the stream learns why it broke."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await upstream.write(request)
 
 
 async def refuse(context: Any, error: GatewayError) -> NoReturn:

@@ -19,6 +19,7 @@ from contracts.sampling import SamplingParams
 from contracts.stack import ModelKind
 from gateway import openapi, translate
 from gateway.access_log import call_of
+from gateway.balanced_triton import BalancedTriton
 from gateway.call import Call
 from gateway.catalog import Catalog, GatewayModel
 from gateway.choices import merged, num_cached, with_seeds
@@ -31,7 +32,7 @@ from gateway.pipeline import Pipeline
 from gateway.schemas import Completion, Conversation, parse_chat, parse_completion, parse_embedding
 from gateway.shadowing import Shadows
 from gateway.streaming import EventStream, read_body, while_connected
-from gateway.triton_client import GenerateCall, GenerateReply, TritonClient, check_finished, collect
+from gateway.triton_client import GenerateCall, GenerateReply, check_finished, collect
 from gateway.usage import Usage, parse_days
 from gateway.waking import WakingTriton
 from ledger.calls import Operation
@@ -56,7 +57,7 @@ class Gateway:
         self,
         config: GatewayConfig,
         catalog: Catalog,
-        triton: TritonClient | WakingTriton,
+        triton: BalancedTriton | WakingTriton,
         pipeline: Pipeline,
         usage: Usage,
     ) -> None:
@@ -316,14 +317,17 @@ def _generate_call(
     max_tokens: int,
     is_stream: bool,
 ) -> GenerateCall:
-    call_of(request).endpoint = _gateway(request).config.triton_grpc
+    call = call_of(request)
     return GenerateCall(
         model=model.name,
-        request_id=call_of(request).request_id,
+        request_id=call.request_id,
         text=text,
         sampling=translate.sampling_json(sampling, max_tokens),
         is_stream=is_stream,
         deadline_unix_s=_deadline_unix_s(request),
+        session=request.headers.get(SESSION_HEADER),
+        num_tokens=(call.num_prompt_tokens or 0) + max_tokens,
+        attempts=call,
     )
 
 
@@ -344,7 +348,7 @@ def _deadline_unix_s(request: Request) -> float | None:
 
 
 async def _generate_all(
-    triton: TritonClient | WakingTriton, calls: Sequence[GenerateCall]
+    triton: BalancedTriton | WakingTriton, calls: Sequence[GenerateCall]
 ) -> list[GenerateReply]:
     return await _side_by_side([collect(triton.generate(call)) for call in calls])
 
@@ -361,14 +365,13 @@ async def _side_by_side(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
 
 async def _embed_all(request: Request, model: str, texts: Sequence[str]) -> list[bytes]:
     gateway, request_id = _gateway(request), call_of(request).request_id
-    call_of(request).endpoint = gateway.config.triton_grpc
     size = gateway.config.max_embed_batch
     deadline = _deadline_unix_s(request)
     turns = asyncio.Semaphore(MAX_EMBED_CALLS)
 
     async def embed(batch: Sequence[str]) -> list[bytes]:
         async with turns:
-            return await gateway.triton.embed(model, request_id, batch, deadline)
+            return await gateway.triton.embed(model, request_id, batch, deadline, call_of(request))
 
     batches = await _side_by_side([embed(texts[at : at + size]) for at in range(0, len(texts), size)])
     return [vector for batch in batches for vector in batch]

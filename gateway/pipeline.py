@@ -92,8 +92,8 @@ class Pipeline:
     async def end(self, call: Call) -> None:
         """However it ended. Never raises: the client has its answer."""
         row = call.row(time.monotonic() - call.started_s)
-        if row is not None:
-            self._log(row)
+        for each in [*call.earlier, *([row] if row is not None else [])]:
+            self._log(each)
         if call.admission is not None:
             used = call.num_output_tokens or 0
             # What never reached Triton used nothing.

@@ -56,7 +56,9 @@ class Shadows:
             num_prompt_tokens=num_prompt_tokens,
             is_shadow=True,
         )
-        task = asyncio.create_task(self._run(copy, replace(asked, model=model, is_stream=False)))
+        task = asyncio.create_task(
+            self._run(copy, replace(asked, model=model, is_stream=False, attempts=copy))
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

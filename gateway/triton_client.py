@@ -12,8 +12,8 @@ import contextlib
 import itertools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -22,8 +22,6 @@ from contracts.triton_key import grpc_metadata
 from gateway.errors import DeadlineExceeded, GatewayError, UpstreamFailed, from_triton
 from gateway.logprobs import TokenLogprob, read_logprobs
 
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""gRPC's default of 4 MiB is less than the bodies the gateway takes; Triton itself allows 2 GiB."""
 FLOAT_BYTES = 4
 DEADLINE_SLACK_S = 0.25
 """The engine ends a request at its deadline with a text of its own; the gateway's timer is the backstop."""
@@ -31,8 +29,9 @@ CLOSE_WAIT_S = 5.0
 END_WAIT_S = 1.0
 
 _CHANNEL_OPTIONS = [
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # Triton allows 2 GiB. What is too long is refused on the way in; what Triton answers always passes.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
     # Without this, channels to one address share one connection.
     ("grpc.use_local_subchannel_pool", 1),
     # A restarted Triton is found again within a second, not within gRPC's two minutes.
@@ -50,6 +49,13 @@ _ALWAYS_TRUE = (
 _T = TypeVar("_T")
 
 
+class Attempts(Protocol):
+    """Who keeps the record of a call; `Call` is one."""
+
+    def begin_at(self, endpoint: str) -> None: ...
+    def try_again(self, error: GatewayError) -> None: ...
+
+
 @dataclass(frozen=True)
 class GenerateCall:
     """One prompt for a generate model."""
@@ -61,6 +67,11 @@ class GenerateCall:
     """The `sampling_parameters` tensor: JSON."""
     is_stream: bool
     deadline_unix_s: float | None = None
+    session: str | None = None
+    """Calls of one session go to one Triton, where the prefix of the last is."""
+    num_tokens: int = 0
+    """Of the prompt and the answer, at most: how much it weighs among several Tritons."""
+    attempts: Attempts | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -87,9 +98,14 @@ class TritonClient:
             grpc.aio.insecure_channel(target, options=[*_CHANNEL_OPTIONS, ("tidegate.channel", index)])
             for index in range(num_channels)
         ]
+        self._turns = itertools.cycle(self._channels)
         stubs = [service_pb2_grpc.GRPCInferenceServiceStub(channel) for channel in self._channels]
         self._stubs = itertools.cycle(stubs)
         self._kept_calls: set[asyncio.Future[Any]] = set()
+
+    def channel(self) -> Any:
+        """One of its connections, in turn, for messages that pass as bytes."""
+        return next(self._turns)
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateReply]:
         """Yields replies until the final one. Raises GatewayError; a stream that ends early is UpstreamFailed.

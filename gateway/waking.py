@@ -13,9 +13,10 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.balanced_triton import BalancedTriton
 from gateway.errors import DeadlineExceeded, GatewayError, ModelAsleep, ModelNotFound, ModelNotLoaded
 from gateway.scaler_client import ScalerSilent, WakeRefused
-from gateway.triton_client import GenerateCall, GenerateReply, TritonClient
+from gateway.triton_client import Attempts, GenerateCall, GenerateReply
 
 ASK_SCALER_S = 1.0
 """The scaler forgets who waits after a few seconds."""
@@ -42,9 +43,9 @@ class _Wait:
 
 
 class WakingTriton:
-    """A TritonClient whose calls wait for models that have no instance, `timeout_s` at most. Close it."""
+    """A BalancedTriton whose calls wait for models that have no instance, `timeout_s` at most. Close it."""
 
-    def __init__(self, triton: TritonClient, scaler: Scaler, timeout_s: float) -> None:
+    def __init__(self, triton: BalancedTriton, scaler: Scaler, timeout_s: float) -> None:
         self._triton = triton
         self._scaler = scaler
         self._timeout_s = timeout_s
@@ -66,13 +67,18 @@ class WakingTriton:
                 await self._until_ready(call.model, exc, started_s, call.deadline_unix_s)
 
     async def embed(
-        self, model: str, request_id: str, texts: Sequence[str], deadline_unix_s: float | None = None
+        self,
+        model: str,
+        request_id: str,
+        texts: Sequence[str],
+        deadline_unix_s: float | None = None,
+        attempts: Attempts | None = None,
     ) -> list[bytes]:
         """As TritonClient's. Raises ModelAsleep too."""
         started_s = time.monotonic()
         while True:
             try:
-                return await self._triton.embed(model, request_id, texts, deadline_unix_s)
+                return await self._triton.embed(model, request_id, texts, deadline_unix_s, attempts)
             except (ModelNotFound, ModelNotLoaded) as exc:
                 await self._until_ready(model, exc, started_s, deadline_unix_s)
 

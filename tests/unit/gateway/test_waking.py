@@ -39,7 +39,9 @@ class FakeTriton:
             raise from_triton(NOT_LOADED)
         yield GenerateReply(" world", 1, "stop")
 
-    async def embed(self, model: str, request_id: str, texts: Sequence[str], deadline: Any) -> list[bytes]:
+    async def embed(
+        self, model: str, request_id: str, texts: Sequence[str], deadline: Any, attempts: Any
+    ) -> list[bytes]:
         self.num_calls += 1
         if not self.is_loaded:
             raise from_triton("Request for unknown model: 'embed' is not found")

@@ -1,0 +1,90 @@
+"""A TritonClient over several Tritons: picks one for each call, and another when that one can't be reached.
+
+Only while nothing was answered: what the client has seen is never begun again. No hedging: a call is at one
+endpoint at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+
+from gateway.balancing import Outcome
+from gateway.errors import GatewayError
+from gateway.triton_client import Attempts, GenerateCall, GenerateReply
+from gateway.upstreams import Upstreams
+
+
+class BalancedTriton:
+    """Close it: it closes the upstreams."""
+
+    def __init__(self, upstreams: Upstreams) -> None:
+        self._upstreams = upstreams
+
+    async def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateReply]:
+        """As TritonClient's."""
+        tried: set[str] = set()
+        attempts = call.attempts
+        while True:
+            lease = self._upstreams.pick(session=call.session, tokens=call.num_tokens, avoid=tried)
+            tried.add(lease.endpoint)
+            if attempts is not None:
+                attempts.begin_at(lease.endpoint)
+            is_answering = False
+            try:
+                async with contextlib.aclosing(lease.triton.generate(call)) as replies:
+                    async for reply in replies:
+                        is_answering = True
+                        yield reply
+                lease.done()
+                return
+            except GatewayError as exc:
+                lease.failed(exc)
+                if is_answering or not self._upstreams.may_retry(exc, tried):
+                    raise
+                if attempts is not None:
+                    attempts.try_again(exc)
+            finally:
+                lease.done(Outcome.UNKNOWN)
+
+    async def embed(
+        self,
+        model: str,
+        request_id: str,
+        texts: Sequence[str],
+        deadline_unix_s: float | None = None,
+        attempts: Attempts | None = None,
+    ) -> list[bytes]:
+        """As TritonClient's."""
+        tried: set[str] = set()
+        while True:
+            lease = self._upstreams.pick(tokens=len(texts), avoid=tried)
+            tried.add(lease.endpoint)
+            if attempts is not None:
+                attempts.begin_at(lease.endpoint)
+            try:
+                vectors = await lease.triton.embed(model, request_id, texts, deadline_unix_s)
+                lease.done()
+                return vectors
+            except GatewayError as exc:
+                lease.failed(exc)
+                if not self._upstreams.may_retry(exc, tried):
+                    raise
+                if attempts is not None:
+                    attempts.try_again(exc)
+            finally:
+                lease.done(Outcome.UNKNOWN)
+
+    async def is_live(self, timeout_s: float) -> bool:
+        """Is one of them?"""
+        asked = [self._upstreams.client(name).is_live(timeout_s) for name in self._upstreams.endpoints]
+        return any(await asyncio.gather(*asked))
+
+    async def is_model_ready(self, model: str, timeout_s: float) -> bool:
+        """At one of them?"""
+        clients = [self._upstreams.client(name) for name in self._upstreams.endpoints]
+        return any(await asyncio.gather(*(client.is_model_ready(model, timeout_s) for client in clients)))
+
+    async def close(self) -> None:
+        await self._upstreams.close()
