@@ -81,6 +81,8 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     triton_metrics: str
     gateway_http: str
     gateway_grpc: str = ""
+    gateway_scheme: str = "http"
+    """"https": both its doors speak TLS."""
     scaler_grpc: str = ""
     ledger_url: str = ""
     """Keys, routes and the call log; "" without a gateway. Holds no password: that stays in the environment."""

@@ -19,6 +19,7 @@ from gateway.app import build_app
 from gateway.catalog import load_catalog
 from gateway.config import ConfigError, GatewayConfig, read_config
 from gateway.http_protocol import MAX_HEAD_BYTES, protocol_with
+from gateway.tls import Tls, http_context
 
 READY_LINE = "tidegate-ready gateway"
 KEEP_ALIVE_S = 75
@@ -77,10 +78,13 @@ def _serve(config: GatewayConfig) -> None:
     _raise_file_limit()
     app = build_app(config, load_catalog(config.models))
     listener = _listen(config.host, config.port)
+    tls = Tls.of(config)
+    context = http_context(tls) if tls else None
     settings = uvicorn.Config(
         app,
         http=protocol_with(config.head_timeout_s),
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        ssl_context_factory=(lambda *_: context) if context else None,
         access_log=False,
         log_config=None,
         log_level="warning",

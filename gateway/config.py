@@ -53,6 +53,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     wake_timeout_s: float = 30.0
     """A request waits so long for its model to come back. A start from resident weights takes well below 1 s."""
 
+    tls_cert: str = ""
+    """PEM, the chain included; both doors speak TLS then. "": neither does."""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    """Clients must show a certificate that it signed (mutual TLS), for health too. "": they need none."""
+
     ledger_url: str = ""
     """Keys, routes and the call log: sqlite:////path or postgresql://...; "": none of them."""
     requires_keys: bool = False
@@ -74,6 +80,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         names = [model.name for model in self.models]
         _require(len(set(names)) == len(names), f"models = {names}, each name may stand there once")
         _require(0 <= self.port <= 65535, f"port = {self.port}, must be from 0 to 65535")
+        _require(
+            bool(self.tls_cert) == bool(self.tls_key),
+            f"tls_cert = {self.tls_cert!r} and tls_key = {self.tls_key!r}: one needs the other",
+        )
+        _require(
+            bool(self.tls_cert) or not self.tls_client_ca,
+            "tls_client_ca needs tls_cert and tls_key: clients show certificates over TLS",
+        )
         _require(
             bool(self.ledger_url) or not self.requires_keys,
             "requires_keys needs a ledger_url: keys lie there",

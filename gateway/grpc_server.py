@@ -8,6 +8,7 @@ from contracts.triton_key import grpc_metadata
 from gateway.config import ConfigError, GatewayConfig
 from gateway.grpc_door import GrpcDoor
 from gateway.pipeline import Pipeline
+from gateway.tls import Tls, grpc_credentials
 from gateway.upstreams import Upstreams
 
 MAX_METADATA_BYTES = 16 * 1024
@@ -38,7 +39,13 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers([self._door])
         host = f"[{config.host}]" if ":" in config.host else config.host
         try:
-            self.port = self._server.add_insecure_port(f"{host}:{config.grpc_port}")
+            address = f"{host}:{config.grpc_port}"
+            tls = Tls.of(config)
+            self.port = (
+                self._server.add_secure_port(address, grpc_credentials(tls))
+                if tls
+                else self._server.add_insecure_port(address)
+            )
         except RuntimeError as exc:
             raise ConfigError(f"can't listen on {config.host}:{config.grpc_port}: {exc}") from exc
 

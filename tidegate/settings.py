@@ -65,6 +65,11 @@ class Settings:
     """routes.yaml, looked at once a second; None: routes come from the ledger alone (`tidegate rollout`)."""
     requires_keys: bool = False
     """Every call but health needs an API key (`tidegate keys create`)."""
+    tls_cert: Path | None = None
+    """PEM, the chain included: both doors of the gateway speak TLS."""
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    """Clients must show a certificate that it signed."""
     redis_url: str = ""
     """Where several gateways share their limits; "": each counts for itself."""
     keeps_prompts: bool = False
@@ -105,6 +110,12 @@ class Settings:
             raise SettingsInvalid(
                 f"routes = {self.routes}, but routes are the gateway's; leave out --no-gateway"
             )
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise SettingsInvalid(
+                f"tls_cert = {self.tls_cert} and tls_key = {self.tls_key}: one needs the other"
+            )
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise SettingsInvalid(f"tls_client_ca = {self.tls_client_ca} needs tls_cert and tls_key")
         self._check_ports_differ()
         self._check_models()
 
@@ -238,6 +249,7 @@ _READERS: dict[str, Callable[[str, str], object]] = {
     "routes": _read_path,
     "requires_keys": _read_bool,
     "redis_url": _read_str,
+    **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), _read_path),
     "keeps_prompts": _read_bool,
     "repository": _read_path,
     "start_timeout_s": _read_float,

@@ -60,6 +60,7 @@ class StackStatus:
     scaler: dict[str, Any] | None
     """contracts/scaler.proto's ScalerStatus, field by field. None: no scaler, or it does not answer."""
     problems: list[str] = field(default_factory=list)
+    gateway_scheme: str = "http"
     warnings: list[str] = field(default_factory=list)
     """What works, but not as well as it could."""
 
@@ -79,6 +80,7 @@ def gather(stack: Stack) -> StackStatus:
         pid=stack.pid,
         uptime_s=time.time() - stack.started_unix_s,
         gateway_http=stack.gateway_http,
+        gateway_scheme=stack.gateway_scheme,
         triton_http=stack.triton_http,
         triton_grpc=stack.triton_grpc,
         processes=processes,

@@ -116,8 +116,9 @@ def ready_text(stack: Stack) -> str:
     """The ready line, and what to do with the stack."""
     lines = [f"tidegate is ready after {time.time() - stack.started_unix_s:.1f} s"]
     if stack.gateway_http:
-        lines.append(f"  OpenAI API     http://{stack.gateway_http}/v1")
-        lines.append(f"  KServe gRPC    {stack.gateway_grpc}")
+        lines.append(f"  OpenAI API     {stack.gateway_scheme}://{stack.gateway_http}/v1")
+        tls = " (TLS)" if stack.gateway_scheme == "https" else ""
+        lines.append(f"  KServe gRPC    {stack.gateway_grpc}{tls}")
     if stack.scaler_grpc:
         lines.append(f"  scaler gRPC    {stack.scaler_grpc}")
     lines += [
@@ -261,6 +262,11 @@ class Launcher:
             "routes_path": str(self._settings.routes.absolute()) if self._settings.routes else "",
             "requires_keys": self._settings.requires_keys,
             "redis_url": self._settings.redis_url,
+            **{
+                name: str(path.absolute())
+                for name in ("tls_cert", "tls_key", "tls_client_ca")
+                if (path := getattr(self._settings, name)) is not None
+            },
             "keeps_prompts": self._settings.keeps_prompts,
         }
 
@@ -320,6 +326,7 @@ class Launcher:
             triton_grpc=self._address(settings.triton_grpc_port),
             triton_metrics=self._address(settings.triton_metrics_port),
             gateway_http=self._address(settings.gateway_port) if self._gateway else "",
+            gateway_scheme="https" if settings.tls_cert else "http",
             gateway_grpc=self._address(settings.gateway_grpc_port) if self._gateway else "",
             scaler_grpc=self._scaler_address if self._scaler else "",
             ledger_url=without_password(settings.ledger_url_used),

@@ -53,7 +53,7 @@ def chat(
     """
     from tidegate.chat import ChatClient, ChatError, ChatOptions, Conversation
 
-    base_url = (url or f"http://{_gateway_of(run_dir)}").rstrip("/").removesuffix("/v1")
+    base_url = (url or _gateway_of(run_dir)).rstrip("/").removesuffix("/v1")
     client = ChatClient(base_url, api_key=os.environ.get("OPENAI_API_KEY", ""))
     options = ChatOptions(model=model, temperature=temperature, max_tokens=max_tokens)
     try:
@@ -70,7 +70,7 @@ def _gateway_of(run_dir: Path | None) -> str:
     stack = need_stack(run_dir)
     if not stack.gateway_http:
         raise CommandError("the stack runs without a gateway; start it without --no-gateway, or give --url")
-    return stack.gateway_http
+    return f"{stack.gateway_scheme}://{stack.gateway_http}"
 
 
 def _answer_once(client: ChatClient, conversation: Conversation, options: ChatOptions) -> None:

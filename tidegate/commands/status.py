@@ -42,7 +42,8 @@ def _print(found: StackStatus) -> None:
     console.print(f"up {_duration(found.uptime_s)} in {found.run_dir}", markup=False)
     if found.gateway_http:
         console.print(
-            f"OpenAI API http://{found.gateway_http}/v1, Triton gRPC {found.triton_grpc}", markup=False
+            f"OpenAI API {found.gateway_scheme}://{found.gateway_http}/v1, Triton gRPC {found.triton_grpc}",
+            markup=False,
         )
     console.print()
     console.print(_process_table(found))

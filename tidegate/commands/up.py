@@ -115,6 +115,28 @@ def up(
             rich_help_panel=_GATEWAY,
         ),
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-cert",
+            metavar="PEM",
+            help="The gateway speaks TLS at both doors; read again when it is renewed.",
+            rich_help_panel=_GATEWAY,
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option("--tls-key", metavar="PEM", help="Its private key.", rich_help_panel=_GATEWAY),
+    ] = None,
+    tls_client_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-client-ca",
+            metavar="PEM",
+            help="Clients must show a certificate that this one signed (mutual TLS).",
+            rich_help_panel=_GATEWAY,
+        ),
+    ] = None,
     redis_url: Annotated[
         str | None,
         typer.Option(
@@ -222,6 +244,9 @@ def up(
         ledger_url=ledger_url,
         routes=routes,
         requires_keys=requires_keys,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_client_ca=tls_client_ca,
         redis_url=redis_url,
         keeps_prompts=keeps_prompts,
         repository=repository,

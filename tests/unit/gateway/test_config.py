@@ -34,6 +34,9 @@ def test_defaults_bind_to_loopback(tmp_path: Path) -> None:
         ({"models": [MODEL, MODEL]}, "may stand there once"),
         ({"models": [{"name": "chat"}]}, "kind"),
         ({"max_body_bytes": 0}, "max_body_bytes = 0"),
+        ({"head_timeout_s": 0}, "head_timeout_s = 0"),
+        ({"tls_cert": "a.pem"}, "one needs the other"),
+        ({"tls_client_ca": "ca.pem"}, "tls_client_ca needs tls_cert"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, values: dict[str, Any], says: str) -> None:

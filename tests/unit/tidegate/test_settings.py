@@ -57,6 +57,8 @@ def test_foreign_variables_with_the_prefix_are_ignored() -> None:
         ({"TIDEGATE_MODELS": "chat,chat"}, "chat named twice"),
         ({"TIDEGATE_MODELS": ","}, "must name at least one model"),
         ({"TIDEGATE_GATEWAY_PORT": "8000"}, "gateway_port = 8000 is triton_http_port too"),
+        ({"TIDEGATE_TLS_CERT": "a.pem"}, "tls_cert = a.pem and tls_key = None: one needs the other"),
+        ({"TIDEGATE_TLS_CLIENT_CA": "ca.pem"}, "tls_client_ca = ca.pem needs tls_cert and tls_key"),
         ({"TIDEGATE_STOP_TIMEOUT_S": "nan"}, "stop_timeout_s = nan, must be from 1 to"),
     ],
 )
