@@ -20,7 +20,8 @@ from gateway.catalog import Catalog
 from gateway.config import GatewayConfig
 from gateway.errors import GatewayError, InternalError, from_http_status
 from gateway.grpc_server import GrpcServer
-from gateway.http_api import Gateway, router
+from gateway.http_api import router
+from gateway.http_work import Gateway
 from gateway.parts import Parts
 from gateway.scaler_client import ScalerClient
 from gateway.streaming import ErrorAnswer, note_error

@@ -17,7 +17,7 @@ from gateway.errors import GatewayError
 from gateway.pipeline import Pipeline
 from gateway.routing import Target
 from gateway.translate import sampling_json
-from gateway.triton_client import GenerateCall, GenerateReply
+from gateway.triton_client import Attempts, GenerateCall, GenerateReply
 from ledger.calls import Operation
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -28,7 +28,12 @@ class Embedder(Protocol):
     """What is asked of the client of Triton."""
 
     async def embed(
-        self, model: str, request_id: str, texts: Sequence[str], deadline_unix_s: float | None = None
+        self,
+        model: str,
+        request_id: str,
+        texts: Sequence[str],
+        deadline_unix_s: float | None = None,
+        attempts: Attempts | None = None,
     ) -> list[bytes]: ...
 
 
@@ -50,14 +55,12 @@ class ContextCalls:
         generate: Callable[[GenerateCall], Awaitable[GenerateReply]],
         embedder: Embedder,
         *,
-        endpoint: str,
         max_embed_batch: int,
     ) -> None:
         self._catalog = catalog
         self._pipeline = pipeline
         self._generate = generate
         self._embedder = embedder
-        self._endpoint = endpoint
         self._max_embed_batch = max_embed_batch
 
     def embed_model(self, name: str) -> GatewayModel:
@@ -77,6 +80,8 @@ class ContextCalls:
                 sampling_json(GREEDY, max_tokens),
                 is_stream=False,
                 deadline_unix_s=behalf.deadline_unix_s,
+                num_tokens=num_prompt_tokens + max_tokens,
+                attempts=made,
             )
             reply = await self._generate(asked)
             made.num_output_tokens, made.num_cached_tokens = reply.num_output_tokens, reply.num_cached_tokens
@@ -97,7 +102,7 @@ class ContextCalls:
             for at in range(0, len(texts), size):
                 batch = texts[at : at + size]
                 vectors += await self._embedder.embed(
-                    model.name, made.request_id, batch, behalf.deadline_unix_s
+                    model.name, made.request_id, batch, behalf.deadline_unix_s, made
                 )
             return vectors
 
@@ -113,7 +118,6 @@ class ContextCalls:
     ) -> _T:
         try:
             await self._pipeline.admit(made, num_prompt_tokens, max_tokens)
-            made.endpoint = self._endpoint
             result = await work(made)
             made.status = 200
             return result

@@ -3,99 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter
-from openai.types.completion_usage import CompletionUsage
 from starlette.requests import Request
 from starlette.responses import Response
 
-from contracts.sampling import SamplingParams
-from contracts.stack import ModelKind
-from gateway import openapi, translate
-from gateway.access_log import call_of
-from gateway.balanced_triton import BalancedTriton
-from gateway.call import Call
-from gateway.catalog import Catalog, GatewayModel
-from gateway.choices import merged, num_cached, with_seeds
-from gateway.config import GatewayConfig
-from gateway.context import ContextManager, Fitted
-from gateway.context_calls import Behalf, ContextCalls
-from gateway.errors import InvalidRequest, shown
-from gateway.http_caller import authenticate
-from gateway.pipeline import Pipeline
-from gateway.schemas import Completion, Conversation, parse_chat, parse_completion, parse_embedding
-from gateway.shadowing import Shadows
-from gateway.streaming import EventStream, read_body, while_connected
-from gateway.triton_client import GenerateCall, GenerateReply, check_finished, collect
-from gateway.usage import Usage, parse_days
-from gateway.waking import WakingTriton
-from ledger.calls import Operation
+from gateway import translate
+from gateway.catalog import GatewayModel
+from gateway.choices import with_seeds
+from gateway.context import Fitted
+from gateway.http_work import (
+    admit,
+    arrived,
+    counted_usage,
+    embed_all,
+    fit,
+    gateway_of,
+    generate_all,
+    generate_call,
+    id_of,
+    outcome,
+    route,
+    stream_answer,
+)
+from gateway.schemas import parse_chat, parse_completion, parse_embedding
+from gateway.streaming import read_body, while_connected
+from gateway.usage import parse_days
 
-TIMEOUT_HEADER = "x-tidegate-timeout-s"
-SESSION_HEADER = "x-tidegate-session"
-"""Calls with the same one go to the same version of a service."""
-MAX_TIMEOUT_S = 24 * 3600.0
 READY_TIMEOUT_S = 2.0
-MAX_EMBED_CALLS = 4
-"""Calls to Triton at once for one request: a client with 2,048 texts leaves room for others."""
-
-_T = TypeVar("_T")
 
 router = APIRouter()
 
 
-class Gateway:
-    """What the routes need; app.state.gateway."""
-
-    def __init__(
-        self,
-        config: GatewayConfig,
-        catalog: Catalog,
-        triton: BalancedTriton | WakingTriton,
-        pipeline: Pipeline,
-        usage: Usage,
-    ) -> None:
-        self.pipeline = pipeline
-        self.usage = usage
-        self.openapi = openapi.document()
-        self.config = config
-        self.catalog = catalog
-        self.triton = triton
-        self.started_unix_s = int(time.time())
-        self.shadows = Shadows(catalog, self._generate, pipeline.end)
-        self.context = ContextManager(
-            ContextCalls(
-                catalog,
-                pipeline,
-                self._generate,
-                triton,
-                endpoint=config.triton_grpc,
-                max_embed_batch=config.max_embed_batch,
-            )
-        )
-
-    async def _generate(self, call: GenerateCall) -> GenerateReply:
-        return await collect(self.triton.generate(call))
-
-    async def close(self) -> None:
-        await self.shadows.close()
-        await self.triton.close()
-
-
-def _gateway(request: Request) -> Gateway:
-    gateway: Gateway = request.app.state.gateway
-    return gateway
-
-
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
-    gateway, call = _arrived(request, "chat")
+    gateway, call = arrived(request, "chat")
     body = parse_chat(await read_body(request, gateway.config.max_body_bytes))
     gateway.pipeline.enter(call, body.model)
     call.is_stream = body.is_stream
@@ -103,115 +47,115 @@ async def chat_completions(request: Request) -> Response:
     def render(model: GatewayModel) -> list[str]:
         return [model.render(body.messages)]
 
-    model, (text,), (count,) = await _route(request, "generate", render)
-    prompt = await _fit(request, model, body, Fitted(text, count))
+    model, (text,), (count,) = await route(request, "generate", render)
+    prompt = await fit(request, model, body, Fitted(text, count))
     room = model.room_for(prompt.num_tokens, "messages")
     most = min(body.max_tokens or room, room) * body.num_choices
-    allowed = await _admit(request, prompt.num_tokens, most)
+    allowed = await admit(request, prompt.num_tokens, most)
     asked = [
-        _generate_call(
+        generate_call(
             request, model, prompt.text, sampling, max(allowed // body.num_choices, 1), body.is_stream
         )
         for sampling in with_seeds(body.sampling, body.num_choices)
     ]
     gateway.shadows.send(call, asked[0], prompt.num_tokens)
-    answer_id, created = _answer_id("chatcmpl", call), int(time.time())
+    answer_id, created = id_of("chatcmpl", call), int(time.time())
     about = {"context": msgspec.to_builtins(prompt.done)} if prompt.done else None
     if body.is_stream:
         chunks = translate.ChatChunks(
             answer_id, created, call.service, body.include_usage, body.num_choices, about
         )
-        return await _stream(request, asked, chunks, prompt.num_tokens, body)
-    replies = await while_connected(request, _generate_all(gateway.triton, asked))
-    counted = _usage(call, prompt.num_tokens, replies, body.num_choices)
-    outcomes = [_outcome(reply, body.sampling) for reply in replies]
-    return _json(translate.chat_answer(answer_id, created, call.service, outcomes, counted, about))
+        return await stream_answer(request, asked, chunks, prompt.num_tokens, body)
+    replies = await while_connected(request, generate_all(gateway.triton, asked))
+    counted = counted_usage(call, prompt.num_tokens, replies, body.num_choices)
+    outcomes = [outcome(reply, body.sampling) for reply in replies]
+    return json_answer(translate.chat_answer(answer_id, created, call.service, outcomes, counted, about))
 
 
 @router.post("/v1/completions")
 async def completions(request: Request) -> Response:
-    gateway, call = _arrived(request, "completion")
+    gateway, call = arrived(request, "completion")
     body = parse_completion(await read_body(request, gateway.config.max_body_bytes))
     gateway.pipeline.enter(call, body.model)
     call.is_stream = body.is_stream
-    model, prompts, counts = await _route(request, "generate", lambda _: body.prompts)
+    model, prompts, counts = await route(request, "generate", lambda _: body.prompts)
     most = [min(body.max_tokens, model.room_for(count, "prompt")) for count in counts]
-    allowed = await _admit(request, sum(counts), sum(most) * body.num_choices)
+    allowed = await admit(request, sum(counts), sum(most) * body.num_choices)
     share = max(allowed // (len(most) * body.num_choices), 1)
     asked = [
-        _generate_call(request, model, prompt, sampling, min(num, share), body.is_stream)
+        generate_call(request, model, prompt, sampling, min(num, share), body.is_stream)
         for prompt, num in zip(prompts, most, strict=True)
         for sampling in with_seeds(body.sampling, body.num_choices)
     ]
     for one, count in zip(asked[:: body.num_choices], counts, strict=True):
         gateway.shadows.send(call, one, count)
-    answer_id, created = _answer_id("cmpl", call), int(time.time())
+    answer_id, created = id_of("cmpl", call), int(time.time())
     if body.is_stream:
         chunks = translate.CompletionChunks(answer_id, created, call.service, body.include_usage, len(asked))
-        return await _stream(request, asked, chunks, sum(counts), body)
-    replies = await while_connected(request, _generate_all(gateway.triton, asked))
-    counted = _usage(call, sum(counts), replies, body.num_choices)
-    outcomes = [_outcome(reply, body.sampling) for reply in replies]
-    return _json(translate.completion_answer(answer_id, created, call.service, outcomes, counted))
+        return await stream_answer(request, asked, chunks, sum(counts), body)
+    replies = await while_connected(request, generate_all(gateway.triton, asked))
+    counted = counted_usage(call, sum(counts), replies, body.num_choices)
+    outcomes = [outcome(reply, body.sampling) for reply in replies]
+    return json_answer(translate.completion_answer(answer_id, created, call.service, outcomes, counted))
 
 
 @router.post("/v1/embeddings")
 async def embeddings(request: Request) -> Response:
-    gateway, call = _arrived(request, "embedding")
+    gateway, call = arrived(request, "embedding")
     body = parse_embedding(await read_body(request, gateway.config.max_body_bytes))
     gateway.pipeline.enter(call, body.model)
-    model, texts, counts = await _route(request, "embed", lambda _: body.texts)
+    model, texts, counts = await route(request, "embed", lambda _: body.texts)
     model.check_embeds(counts)
-    await _admit(request, sum(counts), None)
-    vectors = await while_connected(request, _embed_all(request, model.name, texts))
-    return _json(translate.embedding_answer(call.service, vectors, sum(counts), body.is_base64))
+    await admit(request, sum(counts), None)
+    vectors = await while_connected(request, embed_all(request, model.name, texts))
+    return json_answer(translate.embedding_answer(call.service, vectors, sum(counts), body.is_base64))
 
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> Response:
-    gateway, call = _arrived(request, None)
+    gateway, call = arrived(request, None)
     # A batch model takes tensors, which this API has not.
     names = [
         name
         for name in gateway.pipeline.services_of(call)
         if gateway.pipeline.routes.routes.of(name).versions[0].model_name in gateway.catalog.names
     ]
-    return _json(
+    return json_answer(
         translate.model_list([translate.model_entry(name, gateway.started_unix_s) for name in names])
     )
 
 
 @router.get("/v1/models/{name:path}")
 async def get_model(request: Request, name: str) -> Response:
-    gateway, call = _arrived(request, None)
+    gateway, call = arrived(request, None)
     gateway.pipeline.enter(call, name)
-    return _json(
+    return json_answer(
         translate.model_entry(name, gateway.started_unix_s).model_dump_json(exclude_unset=True).encode()
     )
 
 
 @router.get("/v1/usage")
 async def get_usage(request: Request) -> Response:
-    gateway, call = _arrived(request, None)
+    gateway, call = arrived(request, None)
     days = parse_days(request.query_params.get("days"))
     services = gateway.pipeline.services_of(call)
-    return _json(await while_connected(request, gateway.usage.of(call.principal, days, services)))
+    return json_answer(await while_connected(request, gateway.usage.of(call.principal, days, services)))
 
 
 @router.get("/openapi.json")
 async def get_openapi(request: Request) -> Response:
-    return _json(_gateway(request).openapi)
+    return json_answer(gateway_of(request).openapi)
 
 
 @router.get("/health/live")
 async def live() -> Response:
-    return _json(b'{"status":"live"}')
+    return json_answer(b'{"status":"live"}')
 
 
 @router.get("/health/ready")
 async def ready(request: Request) -> Response:
     """Ready: Triton is live and every served model is ready in it."""
-    gateway = _gateway(request)
+    gateway = gateway_of(request)
     names = gateway.catalog.names
     is_live, *are_ready = await asyncio.gather(
         gateway.triton.is_live(READY_TIMEOUT_S),
@@ -223,205 +167,8 @@ async def ready(request: Request) -> Response:
         "triton": is_live,
         "models": dict(zip(names, are_ready, strict=True)),
     }
-    return _json(msgspec.json.encode(body), 200 if is_ready else 503)
+    return json_answer(msgspec.json.encode(body), 200 if is_ready else 503)
 
 
-def _json(body: bytes, status: int = 200) -> Response:
+def json_answer(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
-
-
-def _arrived(request: Request, operation: Operation | None) -> tuple[Gateway, Call]:
-    """Raises KeyMissing and KeyInvalid, before a byte of the body is read."""
-    gateway, call = _gateway(request), call_of(request)
-    call.operation = operation
-    authenticate(request, gateway.pipeline)
-    return gateway, call
-
-
-async def _route(
-    request: Request, kind: ModelKind, render: Callable[[GatewayModel], Sequence[str]]
-) -> tuple[GatewayModel, Sequence[str], list[int]]:
-    """The model that answers, the texts as it reads them, their tokens.
-
-    How long a prompt is depends on the model's tokenizer, and which model it is may depend on how long the prompt
-    is: it is counted for the model that a short one would go to, and again if it goes elsewhere.
-    """
-    gateway, call = _gateway(request), call_of(request)
-    sticky = request.headers.get(SESSION_HEADER)
-
-    async def counted(model_name: str) -> tuple[GatewayModel, Sequence[str], list[int]]:
-        model = gateway.catalog.find_kind(model_name, kind)
-        texts = render(model)
-        counts = await model.count_tokens(texts)
-        call.num_prompt_tokens = sum(counts)
-        if gateway.pipeline.keeps_prompts:
-            call.prompt = "\n".join(texts)
-        return model, texts, counts
-
-    first = gateway.pipeline.route(call, sticky=sticky, num_prompt_tokens=0)
-    found = await counted(first.model)
-    target = gateway.pipeline.route(call, sticky=sticky, num_prompt_tokens=sum(found[2]))
-    return found if target.model == first.model else await counted(target.model)
-
-
-async def _admit(request: Request, num_prompt_tokens: int, max_output_tokens: int | None) -> int:
-    """Waits while the service is saturated, if it has to. How many tokens may be generated."""
-    pipeline, call = _gateway(request).pipeline, call_of(request)
-    if pipeline.must_wait(call):
-        await while_connected(request, pipeline.wait_turn(call))
-    return await pipeline.admit(call, num_prompt_tokens, max_output_tokens)
-
-
-async def _fit(request: Request, model: GatewayModel, body: Conversation, prompt: Fitted) -> Fitted:
-    """What its service's context management makes of it."""
-    gateway, call = _gateway(request), call_of(request)
-    limits = (model.max_context_tokens, gateway.pipeline.max_context_tokens(call))
-    work = gateway.context.fit(
-        Behalf(call, _deadline_unix_s(request)),
-        model,
-        gateway.pipeline.routes.routes.of(call.service).context,
-        body.messages,
-        prompt,
-        limit=min(limit for limit in limits if limit is not None),
-        max_output_tokens=body.max_tokens,
-    )
-    fitted = await while_connected(request, work)
-    if fitted.done is not None:
-        call.context = fitted.done.words()
-    return fitted
-
-
-def _usage(
-    call: Call, num_prompt_tokens: int, replies: Sequence[GenerateReply], num_choices: int
-) -> CompletionUsage:
-    call.num_output_tokens = sum(reply.num_output_tokens for reply in replies)
-    call.num_cached_tokens = num_cached([reply.num_cached_tokens for reply in replies], num_choices)
-    call.finish_reason = replies[-1].finish_reason or ""
-    return translate.usage(num_prompt_tokens, call.num_output_tokens, call.num_cached_tokens)
-
-
-def _outcome(reply: GenerateReply, sampling: SamplingParams) -> translate.Outcome:
-    logprobs = None if sampling.logprobs is None else reply.logprobs
-    return reply.text, str(reply.finish_reason), logprobs
-
-
-def _answer_id(kind: str, call: Call) -> str:
-    return f"{kind}-{call.request_id}"
-
-
-def _generate_call(
-    request: Request,
-    model: GatewayModel,
-    text: str,
-    sampling: SamplingParams,
-    max_tokens: int,
-    is_stream: bool,
-) -> GenerateCall:
-    call = call_of(request)
-    return GenerateCall(
-        model=model.name,
-        request_id=call.request_id,
-        text=text,
-        sampling=translate.sampling_json(sampling, max_tokens),
-        is_stream=is_stream,
-        deadline_unix_s=_deadline_unix_s(request),
-        session=request.headers.get(SESSION_HEADER),
-        num_tokens=(call.num_prompt_tokens or 0) + max_tokens,
-        attempts=call,
-    )
-
-
-def _deadline_unix_s(request: Request) -> float | None:
-    given = request.headers.get(TIMEOUT_HEADER)
-    if given is None:
-        return None
-    try:
-        timeout_s = float(given)
-    except ValueError:
-        timeout_s = math.nan
-    if not 0 < timeout_s <= MAX_TIMEOUT_S:
-        raise InvalidRequest(
-            f"{TIMEOUT_HEADER} = {shown(given)}, must be seconds above 0 and at most {MAX_TIMEOUT_S:.0f}",
-            TIMEOUT_HEADER,
-        )
-    return time.time() + timeout_s
-
-
-async def _generate_all(
-    triton: BalancedTriton | WakingTriton, calls: Sequence[GenerateCall]
-) -> list[GenerateReply]:
-    return await _side_by_side([collect(triton.generate(call)) for call in calls])
-
-
-async def _side_by_side(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
-    """All results. The first failure ends the others and is raised."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
-    except ExceptionGroup as exc:
-        raise exc.exceptions[0] from None
-    return [task.result() for task in tasks]
-
-
-async def _embed_all(request: Request, model: str, texts: Sequence[str]) -> list[bytes]:
-    gateway, request_id = _gateway(request), call_of(request).request_id
-    size = gateway.config.max_embed_batch
-    deadline = _deadline_unix_s(request)
-    turns = asyncio.Semaphore(MAX_EMBED_CALLS)
-
-    async def embed(batch: Sequence[str]) -> list[bytes]:
-        async with turns:
-            return await gateway.triton.embed(model, request_id, batch, deadline, call_of(request))
-
-    batches = await _side_by_side([embed(texts[at : at + size]) for at in range(0, len(texts), size)])
-    return [vector for batch in batches for vector in batch]
-
-
-async def _stream(
-    request: Request,
-    asked: Sequence[GenerateCall],
-    chunks: translate.Chunks,
-    num_prompt_tokens: int,
-    body: Conversation | Completion,
-) -> Response:
-    """Waits for the first reply, so that what fails before it is an HTTP error and not a broken stream."""
-    triton = _gateway(request).triton
-    replies = merged([triton.generate(call) for call in asked])
-    first = await while_connected(request, _next(replies))
-
-    made = call_of(request)
-
-    async def events() -> AsyncGenerator[bytes]:
-        made.num_output_tokens = made.num_cached_tokens = 0
-        cached: list[int] = [0] * len(asked)
-        reasons: list[str | None] = [None] * len(asked)
-        item = first
-        async with contextlib.aclosing(replies):
-            yield chunks.start()
-            while item is not None:
-                index, reply = item
-                made.num_output_tokens += reply.num_output_tokens
-                cached[index] = max(cached[index], reply.num_cached_tokens)
-                made.num_cached_tokens = num_cached(cached, body.num_choices)
-                if reply.text or reply.logprobs:
-                    made.note_text()
-                    yield chunks.text(index, reply.text, reply.logprobs)
-                if reply.finish_reason:
-                    made.finish_reason = reasons[index] = reply.finish_reason
-                    yield chunks.finish(index, reply.finish_reason, is_last=None not in reasons)
-                item = await _next(replies)
-        for reason in reasons:
-            check_finished(reason)
-        if body.include_usage:
-            yield chunks.usage(
-                translate.usage(num_prompt_tokens, made.num_output_tokens, made.num_cached_tokens)
-            )
-        yield translate.DONE
-
-    return EventStream(request, events())
-
-
-async def _next(
-    replies: AsyncIterator[tuple[int, GenerateReply]],
-) -> tuple[int, GenerateReply] | None:
-    return await anext(replies, None)

@@ -24,7 +24,7 @@ from gateway.principal import Limits, Principal
 from gateway.route_table import RouteTable
 from gateway.routes import Context
 from gateway.testing import write_tiny_model
-from gateway.triton_client import GenerateCall, GenerateReply
+from gateway.triton_client import Attempts, GenerateCall, GenerateReply
 from ledger.calls import CallRow
 
 LIMIT = 256
@@ -59,7 +59,7 @@ class Rig:
             self.rows.append,
         )
         self.manager = ContextManager(
-            ContextCalls(self.catalog, self.pipeline, self.generate, self, endpoint="t:1", max_embed_batch=4)
+            ContextCalls(self.catalog, self.pipeline, self.generate, self, max_embed_batch=4)
         )
 
     async def generate(self, call: GenerateCall) -> GenerateReply:
@@ -69,7 +69,12 @@ class Rig:
         return GenerateReply(self.summary, 5, "stop")
 
     async def embed(
-        self, model: str, request_id: str, texts: Sequence[str], deadline_unix_s: float | None = None
+        self,
+        model: str,
+        request_id: str,
+        texts: Sequence[str],
+        deadline_unix_s: float | None = None,
+        attempts: Attempts | None = None,
     ) -> list[bytes]:
         if self.error is not None:
             raise self.error
