@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+    from rich.table import Table
+
+_ANY_WIDTH = 10_000
 
 _PLAIN_STEP_S = 2.0
 """Without a terminal a step that takes long says how far it is this often."""
@@ -30,6 +33,19 @@ def out() -> Console:
     from rich.console import Console
 
     return Console(highlight=False)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """At its natural width: a narrower terminal wraps lines, but no cell is cut or folded, and a pipe gets all."""
+    width = console.width
+    console.width = max(width, natural_width(console, table))
+    console.print(table)
+    console.width = width
+
+
+def natural_width(console: Console, table: Table) -> int:
+    """Columns that it needs when nothing is cut or folded."""
+    return console.measure(table, options=console.options.update(max_width=_ANY_WIDTH)).maximum
 
 
 def note(text: str) -> None:

@@ -14,7 +14,7 @@ from tidegate.commands.errors import BadOption, CommandError
 from tidegate.commands.ledger_connection import LedgerOption, opened_ledger
 from tidegate.commands.moments import parse_moment
 from tidegate.commands.options import JsonOption, RunDirOption
-from tidegate.console import note, out, print_json
+from tidegate.console import note, out, print_json, print_table
 
 if TYPE_CHECKING:
     from ledger.call_query import CallFilter
@@ -103,7 +103,7 @@ def query(
     if not page.calls:
         note("no such calls")
         return
-    out().print(calls_table(page.calls))
+    print_table(out(), calls_table(page.calls))
     if page.next is not None:
         note(f"more: --after {page.next}")
 
@@ -163,7 +163,7 @@ def summary(
     import msgspec
 
     from ledger.call_summary import summarize
-    from tidegate.commands.calls_text import summary_table
+    from tidegate.commands.calls_text import print_summary
 
     groups = [name.strip() for name in by.split(",") if name.strip()]
     wanted = _filter(since, until, service, version, tenant, key, None, outcome, errors, shadow)
@@ -172,7 +172,7 @@ def summary(
     if as_json:
         print_json({"by": groups, "groups": [msgspec.to_builtins(each) for each in found]})
     elif found:
-        out().print(summary_table(groups, found))
+        print_summary(out(), groups, found)
     else:
         note("no such calls")
 

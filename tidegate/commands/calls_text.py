@@ -7,11 +7,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ledger.call_summary import Percentiles, Summary
 from ledger.calls import CallRow
+from tidegate.console import natural_width, print_table
 
 _STYLES = {"error": "bold red", "refused": "yellow", "cancelled": "dim"}
 
@@ -21,19 +23,19 @@ def call_values(row: CallRow) -> dict[str, Any]:
 
 
 def calls_table(rows: Sequence[CallRow]) -> Table:
-    table = _table("time", "request", "tenant", "service", "outcome")
-    for title in ("tokens", "TTFT", "took"):
-        table.add_column(title, justify="right")
+    """The request's id comes last: it is the one long cell, and a narrow terminal wraps there."""
+    table = _table("TIME", "TENANT", "SERVICE", "OUTCOME", right=("TOKENS", "TTFT", "TOOK"))
+    table.add_column("REQUEST")
     for row in rows:
         table.add_row(
-            _cell(_clock(row.started_unix_s)),
-            _cell(row.request_id if row.attempt == 1 else f"{row.request_id} #{row.attempt}"),
+            _cell(_clock(row.started_unix_s)[: -len(".000")]),
             _cell(row.tenant or "-"),
             _cell(_service(row)),
             _cell(_outcome(row), _STYLES.get(row.outcome, "")),
             _cell(f"{_number(row.prompt_tokens)} + {_number(row.output_tokens)}"),
             _cell(seconds_text(row.ttft_s)),
             _cell(seconds_text(row.duration_s)),
+            _cell(row.request_id if row.attempt == 1 else f"{row.request_id} #{row.attempt}"),
         )
     return table
 
@@ -53,25 +55,41 @@ def call_details(row: CallRow) -> Table:
     return table
 
 
-def summary_table(groups: Sequence[str], found: Sequence[Summary]) -> Table:
-    table = _table(*groups)
-    for title in ("calls", "errors", "refused", "TTFT p50", "p95", "p99", "took p50", "p95", "p99"):
-        table.add_column(title, justify="right")
-    for title in ("tokens in", "cached", "out"):
-        table.add_column(title, justify="right")
+_COUNTS = ("CALLS", "ERRORS", "REFUSED", "TOKENS IN", "CACHED", "OUT")
+_TIMES = ("TTFT P50", "P95", "P99", "TOOK P50", "P95", "P99")
+
+
+def print_summary(console: Console, groups: Sequence[str], found: Sequence[Summary]) -> None:
+    """Counts and times side by side where there is room, else one below the other."""
+    titles = [name.upper() for name in groups]
+    side_by_side = _table(*titles, right=(*_COUNTS, *_TIMES))
+    counts, times = _table(*titles, right=_COUNTS), _table(*titles, right=_TIMES)
     for each in found:
-        table.add_row(
-            *(_cell(_group_text(name, value)) for name, value in each.group.items()),
-            f"{each.num_calls:,}",
-            _share(each.num_errors, each.num_calls),
-            _share(each.num_refused, each.num_calls),
-            *_percentile_texts(each.ttft),
-            *_percentile_texts(each.duration),
-            f"{each.prompt_tokens:,}",
-            f"{each.cached_tokens:,}",
-            f"{each.output_tokens:,}",
-        )
-    return table
+        group = [_cell(_group_text(name, value)) for name, value in each.group.items()]
+        side_by_side.add_row(*group, *_count_texts(each), *_time_texts(each))
+        counts.add_row(*group, *_count_texts(each))
+        times.add_row(*group, *_time_texts(each))
+    if natural_width(console, side_by_side) <= console.width:
+        console.print(side_by_side)
+        return
+    print_table(console, counts)
+    console.print()
+    print_table(console, times)
+
+
+def _count_texts(summary: Summary) -> tuple[str, ...]:
+    return (
+        f"{summary.num_calls:,}",
+        _share(summary.num_errors, summary.num_calls),
+        _share(summary.num_refused, summary.num_calls),
+        f"{summary.prompt_tokens:,}",
+        f"{summary.cached_tokens:,}",
+        f"{summary.output_tokens:,}",
+    )
+
+
+def _time_texts(summary: Summary) -> tuple[str, ...]:
+    return (*_percentile_texts(summary.ttft), *_percentile_texts(summary.duration))
 
 
 def seconds_text(seconds: float | None) -> str:
@@ -81,10 +99,12 @@ def seconds_text(seconds: float | None) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"
 
 
-def _table(*titles: str) -> Table:
+def _table(*left: str, right: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in titles:
-        table.add_column(title, overflow="fold")
+    for title in left:
+        table.add_column(title)
+    for title in right:
+        table.add_column(title, justify="right")
     return table
 
 

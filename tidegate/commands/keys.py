@@ -13,7 +13,7 @@ import typer
 from tidegate.commands.errors import BadOption
 from tidegate.commands.ledger_connection import LedgerOption, opened_ledger
 from tidegate.commands.options import JsonOption, RunDirOption, parse_counts, parse_duration
-from tidegate.console import note, out, print_json
+from tidegate.console import note, out, print_json, print_table
 
 if TYPE_CHECKING:
     from ledger.keys import KeyRow
@@ -174,15 +174,16 @@ def _state(row: KeyRow, now: float) -> str:
 def _print(rows: Sequence[KeyRow], now: float) -> None:
     from rich.table import Table
 
-    table = Table("id", "tenant", "name", "roles", "services", "limits", "state", box=None, pad_edge=False)
+    titles = ("ID", "TENANT", "NAME", "STATE", "ROLES", "SERVICES", "LIMITS")
+    table = Table(*titles, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(
             row.key_id,
             row.tenant,
             row.name,
+            _state(row, now),
             " ".join(sorted(row.roles)),
             "all" if row.services is None else " ".join(sorted(row.services)),
             " ".join(f"{name}={value:g}" for name, value in sorted(row.limits.items())) or "none",
-            _state(row, now),
         )
-    out().print(table)
+    print_table(out(), table)

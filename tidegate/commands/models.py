@@ -10,7 +10,7 @@ import typer
 from tidegate.commands.errors import CommandError
 from tidegate.commands.options import JsonOption
 from tidegate.commands.running import find_stack
-from tidegate.console import ConsoleProgress, count_text, note, out, print_json, size_text
+from tidegate.console import ConsoleProgress, count_text, note, out, print_json, print_table, size_text
 
 if TYPE_CHECKING:
     from contracts.stack import ModelManifest
@@ -198,6 +198,7 @@ def _num_bytes(manifest: ModelManifest) -> int:
 
 def _print_table(models: tuple[ModelManifest, ...]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     entries = _shipped_entries()
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -206,9 +207,9 @@ def _print_table(models: tuple[ModelManifest, ...]) -> None:
     table.add_column("PARAMETERS", justify="right", no_wrap=True)
     table.add_column("SIZE", justify="right", no_wrap=True)
     table.add_column("SERVED AS", no_wrap=True)
-    table.add_column("SOURCE", no_wrap=True, overflow="ellipsis")
+    table.add_column("SOURCE", no_wrap=True)
     for manifest in models:
-        table.add_row(
+        cells = (
             manifest.name,
             manifest.kind,
             manifest.architecture,
@@ -217,4 +218,5 @@ def _print_table(models: tuple[ModelManifest, ...]) -> None:
             _served_text(manifest.name, entries),
             manifest.source,
         )
-    out().print(table, markup=False)
+        table.add_row(*(Text(cell) for cell in cells))
+    print_table(out(), table)

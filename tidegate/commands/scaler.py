@@ -20,7 +20,7 @@ from tidegate.commands.scaler_connection import (
     ask,
     who,
 )
-from tidegate.console import out, print_json
+from tidegate.console import out, print_json, print_table
 
 if TYPE_CHECKING:
     from scaler.service_client import ScalerClient
@@ -219,7 +219,7 @@ def reservations(
     if as_json:
         print_json({"reservations": [plain(each) for each in listed]})
     elif listed:
-        out().print(reservation_table(listed))
+        print_table(out(), reservation_table(listed))
     else:
         print("nothing is reserved")
 

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from contracts import scaler_pb2 as pb
 from tidegate.commands.pool import age_text
+from tidegate.console import print_table
 from tidegate.status import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+_SHORT = {"observed only": "observed", "follows the policy": "policy", "set by hand": "by hand"}
+"""For a table that fits 80 columns."""
 
 _STYLES = {"out": "bold green", "in": "bold cyan", "hold": ""}
 
@@ -35,7 +39,7 @@ def print_status(console: Console, found: pb.ScalerStatus) -> None:
     console.print(_head(found), markup=False)
     if found.models:
         console.print()
-        console.print(_model_table(found.models))
+        print_table(console, _model_table(found.models))
     for model in found.models:
         console.print()
         console.print(_story(model, found.now_unix_s))
@@ -51,7 +55,7 @@ def _head(found: pb.ScalerStatus) -> str:
 
 
 def _model_table(models: Sequence[pb.ModelStatus]) -> Table:
-    titles = ("MODEL", "WANTED", "BOUNDS", "READY", "STARTING", "DRAINING", "UTIL", "QUEUE", "LEAD", "STATE")
+    titles = ("MODEL", "WANTED", "BOUNDS", "READY", "START", "DRAIN", "UTIL", "QUEUE", "LEAD", "STATE")
     rows = []
     for each in models:
         counts = each.counts if each.HasField("counts") else None
@@ -66,7 +70,7 @@ def _model_table(models: Sequence[pb.ModelStatus]) -> Table:
                 _reading(each.signals.utilization, 2),
                 _reading(each.signals.queue, 0),
                 f"{each.lead_s:.1f} s",
-                state_of(plain(each)),
+                _SHORT.get(state := state_of(plain(each)), state),
             )
         )
     return _table(titles, rows, right=range(1, 9))

@@ -196,3 +196,13 @@ def test_what_can_not_be_done_is_said_in_a_line(
     """Exit 2 where the command line is wrong, else 1."""
     found, _, error = tidegate(*args)
     assert (found, words in error, error.count("\n")) == (code, True, 1), error
+
+
+def test_a_narrow_terminal_cuts_nothing(tidegate: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 columns: the rows' cells are whole, and times stand below the counts."""
+    monkeypatch.setenv("COLUMNS", "60")
+    _, text, _ = tidegate("query", "--since", "2025-12-01T12:00:00Z")
+    assert any("error upstream" in line and "request-1" in line for line in text.splitlines())
+    _, text, _ = tidegate("summary", "--since", "2025-12-01")
+    assert text.index("TOKENS IN") < text.index("TTFT P50")
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text

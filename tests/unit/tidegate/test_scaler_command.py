@@ -130,7 +130,7 @@ def test_status_shows_the_counts_and_tells_the_story_of_each_model(
     assert "policy revision 3, triton 127.0.0.1:8001, last tick 0.2 s ago (every 1 s)" in shown
     chat, embed = (row.split() for row in shown.splitlines()[3:5])
     assert chat[:9] == ["chat", "4", "1", "to", "6", "2", "2", "0", "0.91"]
-    assert embed == ["embed", "-", "-", "1", "0", "0", "missing", "missing", "0.0", "s", "observed", "only"]
+    assert embed == ["embed", "-", "-", "1", "0", "0", "missing", "missing", "0.0", "s", "observed"]
     for text in (
         REASON,
         "decided 12 s ago",
@@ -138,7 +138,6 @@ def test_status_shows_the_counts_and_tells_the_story_of_each_model(
         "floor 3: reservation launch 3",
         "forecast on (season): 12 % better",
         "last failure 2 min ago: no room for chat-4",
-        "follows the policy",
         "problem: the node: no answer",
     ):
         assert text in shown
