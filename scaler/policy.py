@@ -147,6 +147,9 @@ class ModelPolicy(_Strict):
     start_deadline_s: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 300.0
     """A start that takes longer is given up, and no longer counted."""
     drain_timeout_s: Seconds = 60.0
+    longest_stream_s: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = None
+    """Of a decoupled model that is not of our node: no answer takes longer. Triton shows no stream in flight, and a
+    removal under one never ends it; without this such a model is never scaled in."""
     zero_after_s: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 1200.0
     """With `min_instances: 0`: this long without a request, and the last instance goes; weights stay."""
     stale_after_s: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 10.0

@@ -205,4 +205,9 @@ def _policy_of(book: Book, model: str) -> ModelPolicy:
 
 def _limits(book: Book, model: str) -> Limits:
     policy = _policy_of(book, model)
-    return Limits(policy.max_instances, policy.drain_timeout_s, policy.start_deadline_s)
+    return Limits(
+        max_instances=policy.max_instances,
+        drain_timeout_s=policy.drain_timeout_s,
+        start_deadline_s=policy.start_deadline_s,
+        longest_stream_s=policy.longest_stream_s,
+    )
