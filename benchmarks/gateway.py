@@ -1,4 +1,4 @@
-"""What the gateway costs: latency added over Triton direct, beside a bare pass-through.
+"""What the gateway costs: latency added over Triton direct, beside a bare pass-through and LiteLLM's proxy.
 
 Triton, gateway, pass-through and sender share this machine. Rounds go to Triton direct, to the bare pass-through in
 grpc.aio and to the gateway's gRPC port in turn, so that what else the machine does meets all of them.
@@ -10,6 +10,8 @@ grpc.aio and to the gateway's gRPC port in turn, so that what else the machine d
   the median of the rounds.
 - `unary_cpu_ms`, `chunk_cpu_ms`: processor time of the proxy for one of them, which a busy machine changes least.
 - `rss_streams_mb`: the gateway's memory with 1,000 idle and 200 active streams; `rss_mb` before them.
+- The peer `litellm` speaks HTTP alone and reaches Triton over HTTP: what it adds to an echo is over the same text
+  sent to Triton's HTTP endpoint, at 20 requests/s.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 
 from benchmarks.gateway_bare import READY_LINE
+from benchmarks.gateway_litellm import direct_call, litellm_proxy, posts_s, proxied_call
 from benchmarks.gateway_load import Door
+from benchmarks.peers import PeerUnavailable
 from benchmarks.report import Figure, Report
 from benchmarks.statistics import median, percentile
 from contracts.stack import Stack
@@ -34,7 +39,10 @@ from tidegate.testing import running_stack
 
 NAME = "gateway"
 REPOSITORY = Path(__file__).parent / "gateway_repository"
+MODELS = ("echo", "ticks", "say")
 RATE_PER_S = 100.0
+LITELLM_RATE_PER_S = 20.0
+"""At 100 it takes 9 ms of processor time a call, so on two shared cores it falls behind without end."""
 NUM_STREAMS, NUM_CHUNKS, CHUNK_EVERY_S = 4, 60, 0.04
 """About 100 responses/s as well."""
 NUM_IDLE, NUM_ACTIVE = 1000, 200
@@ -72,7 +80,7 @@ class Samples:
 
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
     runs, round_s = (3, 2.0) if quick else (9, 5.0)
-    options = ("--repository", str(REPOSITORY), "--model", "echo", "--model", "ticks", "--no-scaler")
+    options = [*("--repository", str(REPOSITORY), "--no-scaler"), *(f"--model={name}" for name in MODELS)]
     with running_stack(*options) as running, bare_proxy(running.stack.triton_grpc) as (bare, bare_pid):
         sides = {
             "direct": Side(running.stack.triton_grpc, None),
@@ -81,9 +89,39 @@ def run(quick: bool, progress: Progress) -> dict[str, Any]:
         }
         samples = asyncio.run(_rounds(sides, runs, round_s, progress))
         memory = asyncio.run(_memory(running.stack, progress))
+        peers, skipped = _litellm(running.stack.triton_http, runs, round_s, progress)
     figures = {**added(samples["direct"], samples["gateway"]), **over_bare(samples), **memory}
-    peers = {"bare": added(samples["direct"], samples["bare"])}
-    return Report(NAME, runs, figures, peers).to_dict()
+    peers["bare"] = added(samples["direct"], samples["bare"])
+    return Report(NAME, runs, figures, peers, skipped).to_dict()
+
+
+def _litellm(
+    triton_http: str, runs: int, round_s: float, progress: Progress
+) -> tuple[dict[str, dict[str, Figure]], dict[str, str]]:
+    """Peers and skipped."""
+    try:
+        with litellm_proxy(triton_http) as (url, pid, headers):
+            side = Side(url, pid)
+            samples = asyncio.run(_posts(triton_http, side, headers, runs, round_s, progress))
+    except (PeerUnavailable, httpx.HTTPError) as exc:
+        return {}, {"litellm": str(exc)}
+    return {"litellm": added(*samples)}, {}
+
+
+async def _posts(
+    triton_http: str, side: Side, headers: dict[str, str], runs: int, round_s: float, progress: Progress
+) -> tuple[Samples, Samples]:
+    direct, through = Samples(), Samples()
+    await posts_s(*proxied_call(side.address), headers, LITELLM_RATE_PER_S, 1.0)
+    for _ in range(runs):
+        direct.unary.append(await posts_s(*direct_call(triton_http), {}, LITELLM_RATE_PER_S, round_s))
+        before_s = side.cpu_s()
+        through.unary.append(await posts_s(*proxied_call(side.address), headers, LITELLM_RATE_PER_S, round_s))
+        through.unary_cpu_s.append((side.cpu_s() - before_s) / len(through.unary[-1]))
+        progress(
+            f"litellm: {median(through.unary[-1]) * 1000:.1f} ms, direct {median(direct.unary[-1]) * 1000:.1f}"
+        )
+    return direct, through
 
 
 async def _rounds(
@@ -117,13 +155,15 @@ async def _rounds(
 def added(direct: Samples, through: Samples) -> dict[str, Figure]:
     """What `through` takes more than `direct`."""
     p99s_s = [percentile([value for each in side.unary for value in each], 99) for side in (through, direct)]
-    return {
+    made = {
         "unary_added_ms": Figure.of_runs(differences_ms(direct.unary, through.unary), "ms"),
         "unary_p99_added_ms": Figure((p99s_s[0] - p99s_s[1]) * 1000, "ms"),
-        "chunk_added_ms": Figure.of_runs(differences_ms(direct.chunk, through.chunk), "ms"),
         "unary_cpu_ms": Figure.of_runs([each * 1000 for each in through.unary_cpu_s], "ms"),
-        "chunk_cpu_ms": Figure.of_runs([each * 1000 for each in through.chunk_cpu_s], "ms"),
     }
+    if through.chunk:
+        made["chunk_added_ms"] = Figure.of_runs(differences_ms(direct.chunk, through.chunk), "ms")
+        made["chunk_cpu_ms"] = Figure.of_runs([each * 1000 for each in through.chunk_cpu_s], "ms")
+    return made
 
 
 def over_bare(samples: dict[str, Samples]) -> dict[str, Figure]:
