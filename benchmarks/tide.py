@@ -11,9 +11,10 @@ valley's rate; eight instances are about 80 % busy with the highest rate. Static
   `p99_wait_day_*_ms` those of the whole day.
 - `valley_saving`: 1 - instance-seconds in the valleys under the scaler / with the fixed peak.
 - `instance_seconds_share`: the same over the whole day, scaler / static-peak.
-- `failed_requests`: of both days and of `chat`.
+- `failed_requests`: of all days; `chat_failed_requests` of `chat`.
 - `threshold_to_serving_p95_ms`: from when a rule's hold (and the cooldown) had ended to when the last new instance
-  began its first batch; `_busy_` while two processes burn the cores.
+  began its first batch; the wait for the next tick (0.5 s) is in it. `_busy_`: the same over six short waves while
+  a process per core burns it.
 - `chat_throughput_over_fixed`: tokens/s of waves of chats under the scaler / with one instance, which the cores
   bound; `chat_answers_differing` of them from the fixed instance's (greedy).
 
@@ -25,24 +26,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks import tide_chat
 from benchmarks.report import Figure, Report
 from benchmarks.statistics import percentile
 from benchmarks.tide_day import Day, Stage
-from benchmarks.tide_decisions import Event, Reaction, reactions, watching
+from benchmarks.tide_decisions import Reaction, reactions
 from benchmarks.tide_figures import Side
-from benchmarks.tide_load import MODEL, REPOSITORY, send_all, single_row_s
+from benchmarks.tide_load import MODEL, single_row_s
 from benchmarks.tide_plot import draw
 from benchmarks.tide_scaler import scaling
-from benchmarks.tide_watch import counting
-from contracts.stack import Stack
-from scaler.by_hand import scale
-from tidegate.testing import running_stack
+from benchmarks.tide_sides import ScaledSide, burnt_cores, scaled_day, static_day, up_options
+from tidegate.testing import StackDidNotStart, running_stack
 
 NAME = "tide"
 SEED = 20261201
@@ -54,6 +52,8 @@ instances about 80 % busy: the fixed peak is no larger than it has to be."""
 
 STAGES = (Stage(60), Stage(110, crest=3), Stage(50), Stage(260, crest=10), Stage(60))
 QUICK_STAGES = (Stage(10), Stage(24, crest=3), Stage(10), Stage(46, crest=10), Stage(10))
+BUSY_STAGES = (Stage(6), Stage(18, crest=3)) * 6
+QUICK_BUSY_STAGES = BUSY_STAGES[:2]
 
 TICK_S = 0.5
 WINDOW_S = 4.5
@@ -74,88 +74,96 @@ models:
 """Cooldowns of 60 and 120 s would be hours of a day that lasts nine minutes. The thresholds are higher than the
 defaults: a batch model that is 80 % busy has room yet, its batches grow."""
 
-LEAD_IN_S = 10.0
-"""Load of the first valley before the day begins: a scaler that has just started does not scale in for a window."""
-
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class ScaledDay:
-    """A day under the scaler. Times of events and reactions are seconds of the day."""
-
-    side: Side
-    events: Sequence[Event]
-    reactions: Sequence[Reaction]
-
-
 def run(quick: bool, progress: Progress) -> dict[str, Any]:
-    stages = QUICK_STAGES if quick else STAGES
-    with running_stack(*_options(), "--no-scaler") as running:
-        day = asyncio.run(_measured_day(running.stack, stages))
-        due_s = day.arrivals(random.Random(SEED))
-        progress(f"day of {day.describe()}; {len(due_s)} requests")
-        static = asyncio.run(_static_day(running.stack, day, due_s))
+    stages, busy_stages = (QUICK_STAGES, QUICK_BUSY_STAGES) if quick else (STAGES, BUSY_STAGES)
+    options = up_options(num_spares=NUM_STATIC - 1)
+    with running_stack(*options) as running:
+        highest_per_s = NUM_AT_PEAK / asyncio.run(single_row_s(running.stack.triton_grpc, num_calls=40))
+        day = Day(highest_per_s / max(stage.crest for stage in stages), stages)
+        progress(f"day of {day.describe()}")
+        static = asyncio.run(static_day(running.stack, NUM_STATIC, day, SEED))
     progress(f"static-peak: {describe(static)}")
     progress(f"policy (tick {TICK_S:g} s, utilisation over {WINDOW_S:g} s):\n{POLICY}")
     with (
-        running_stack(*_options(), "--no-scaler") as running,
+        running_stack(*options) as running,
         scaling(running.stack, POLICY, tick_s=TICK_S, window_s=WINDOW_S) as scaler,
     ):
-        scaled = asyncio.run(_scaled_day(running.stack, scaler, day, due_s, progress))
-    progress(f"scaled: {describe(scaled.side)}")
+        scaled = asyncio.run(scaled_day(running.stack, scaler, day, SEED, progress))
+        progress(f"scaled: {describe(scaled.side)}")
+        progress("short waves while every core is burnt")
+        with burnt_cores():
+            busy_day = Day(day.valley_per_s, busy_stages)
+            busy = asyncio.run(scaled_day(running.stack, scaler, busy_day, SEED, progress))
     if path := os.environ.get(PLOT_VARIABLE):
-        outs = [event.at_s for event in scaled.events if event.is_change]
-        draw(Path(path), static, scaled.side, f"tidegate: {day.describe()}", outs)
+        at_s = [event.at_s for event in scaled.changes]
+        draw(Path(path), static, scaled.side, f"tidegate: {day.describe()}", at_s)
         progress(f"drawn: {path}")
-    invalid = {side: text for side, text in _invalid(static, scaled.side).items() if text}
-    report = Report(NAME, 1, figures(static, scaled, with_waiting=not invalid), skipped=invalid).to_dict()
-    return report | {
+    return report(static, scaled, busy, *_chat(quick, progress))
+
+
+def report(
+    static: Side,
+    scaled: ScaledSide,
+    busy: ScaledSide,
+    of_chat: dict[str, Figure],
+    skipped: dict[str, str],
+) -> dict[str, Any]:
+    invalid = {"static-peak": static.invalid_because(), "scaled": scaled.side.invalid_because()}
+    skipped = skipped | {f"waiting, {side}": why for side, why in invalid.items() if why}
+    made = figures(static, scaled.side)
+    if not any(invalid.values()):
+        made |= waiting_figures(static, scaled.side)
+    made |= reaction_figures("threshold_to_serving", _reactions(scaled))
+    made |= reaction_figures("threshold_to_serving_busy", _reactions(busy))
+    failed = [failure for side in (static, scaled.side, busy.side) for failure in side.sent.failures]
+    made["failed_requests"] = Figure(len(failed), "requests")
+    made["changes"] = Figure(len(scaled.changes), "decisions")
+    return Report(NAME, 1, made | of_chat, skipped=skipped).to_dict() | {
         "setup": {
-            "day": day.describe(),
+            "day": static.day.describe(),
             "seed": SEED,
             "policy": POLICY,
             "tick_s": TICK_S,
             "window_s": WINDOW_S,
         },
-        "decisions": [
-            {"at_s": round(event.at_s, 1), "reason": event.reason}
-            for event in scaled.events
-            if event.is_change
-        ],
+        "decisions": [{"at_s": round(event.at_s, 1), "reason": event.reason} for event in scaled.changes],
+        "failures": failed[:10],
     }
 
 
-def figures(static: Side, scaled: ScaledDay, *, with_waiting: bool) -> dict[str, Figure]:
-    day, side = static.day, scaled.side
-    made = {
-        "utilization_mean": Figure(side.utilization, "ratio"),
+def figures(static: Side, scaled: Side) -> dict[str, Figure]:
+    """What does not depend on how punctual the sender was."""
+    is_valley = static.day.is_valley
+    saving = 1 - scaled.instance_seconds(is_valley) / static.instance_seconds(is_valley)
+    return {
+        "utilization_mean": Figure(scaled.utilization, "ratio"),
         "utilization_static": Figure(static.utilization, "ratio"),
-        "valley_saving": Figure(
-            1 - side.instance_seconds(day.is_valley) / static.instance_seconds(day.is_valley), "ratio"
-        ),
-        "instance_seconds_share": Figure(side.instance_seconds() / static.instance_seconds(), "ratio"),
-        "failed_requests": Figure(len(static.sent.failures) + len(side.sent.failures), "requests"),
-        "changes": Figure(sum(event.is_change for event in scaled.events), "decisions"),
-        "most_instances": Figure(side.most_instances, "instances"),
-        "sender_late_p99_ms": Figure(max(static.late_p99_s, side.late_p99_s) * 1000, "ms"),
+        "valley_saving": Figure(saving, "ratio"),
+        "instance_seconds_share": Figure(scaled.instance_seconds() / static.instance_seconds(), "ratio"),
+        "most_instances": Figure(scaled.most_instances, "instances"),
+        "sender_late_p99_ms": Figure(max(static.late_p99_s, scaled.late_p99_s) * 1000, "ms"),
     }
-    if with_waiting:
-        at_peak = {
-            name: each.p99_wait_s(day.is_peak) for name, each in (("static", static), ("scaled", side))
-        }
-        made["p99_wait_over_static"] = Figure(at_peak["scaled"] / at_peak["static"], "ratio")
-        for name, each in (("static", static), ("scaled", side)):
-            made[f"p99_wait_{name}_ms"] = Figure(at_peak[name] * 1000, "ms")
-            made[f"p99_wait_day_{name}_ms"] = Figure(each.p99_wait_s() * 1000, "ms")
-    if times_ms := [reaction.seconds * 1000 for reaction in scaled.reactions]:
-        made["threshold_to_serving_p50_ms"] = Figure(
-            percentile(times_ms, 50), "ms", min(times_ms), max(times_ms)
-        )
-        made["threshold_to_serving_p95_ms"] = Figure(
-            percentile(times_ms, 95), "ms", min(times_ms), max(times_ms)
-        )
+
+
+def waiting_figures(static: Side, scaled: Side) -> dict[str, Figure]:
+    is_peak = static.day.is_peak
+    made = {"p99_wait_over_static": Figure(scaled.p99_wait_s(is_peak) / static.p99_wait_s(is_peak), "ratio")}
+    for name, side in (("static", static), ("scaled", scaled)):
+        made[f"p99_wait_{name}_ms"] = Figure(side.p99_wait_s(is_peak) * 1000, "ms")
+        made[f"p99_wait_day_{name}_ms"] = Figure(side.p99_wait_s() * 1000, "ms")
     return made
+
+
+def reaction_figures(name: str, of_scale_outs: Sequence[Reaction]) -> dict[str, Figure]:
+    """None without a scale-out."""
+    times_ms = [reaction.seconds * 1000 for reaction in of_scale_outs]
+    if not times_ms:
+        return {}
+    low, high = min(times_ms), max(times_ms)
+    return {f"{name}_p{each}_ms": Figure(percentile(times_ms, each), "ms", low, high) for each in (50, 95)}
 
 
 def describe(side: Side) -> str:
@@ -169,47 +177,13 @@ def describe(side: Side) -> str:
     )
 
 
-def _invalid(static: Side, scaled: Side) -> dict[str, str | None]:
-    return {
-        "waiting under static-peak": static.invalid_because(),
-        "waiting under the scaler": scaled.invalid_because(),
-    }
+def _reactions(scaled: ScaledSide) -> list[Reaction]:
+    return reactions(scaled.events, scaled.side.sent.calls, HOLD_S, COOLDOWN_OUT_S)
 
 
-def _options() -> tuple[str, ...]:
-    """All instances' workers stand by, as they do where a peak is expected: a scale-out does not wait for forks."""
-    return (
-        *("--repository", str(REPOSITORY), "--model", MODEL, "--spares", f"{MODEL}={NUM_STATIC - 1}"),
-        *("--no-gateway", "--pool-bytes", "64MiB"),
-    )
-
-
-async def _measured_day(stack: Stack, stages: tuple[Stage, ...]) -> Day:
-    """Rates from what one instance bears here, one row at a time."""
-    highest_per_s = NUM_AT_PEAK / await single_row_s(stack.triton_grpc, num_calls=40)
-    return Day(highest_per_s / max(stage.crest for stage in stages), stages)
-
-
-async def _static_day(stack: Stack, day: Day, due_s: Sequence[float]) -> Side:
-    await scale(stack, MODEL, NUM_STATIC, on_event=lambda _: None)
-    side, _ = await _send_day(stack, day, due_s)
-    return side
-
-
-async def _scaled_day(
-    stack: Stack, scaler: str, day: Day, due_s: Sequence[float], progress: Progress
-) -> ScaledDay:
-    async with watching(scaler, MODEL, progress) as events:
-        side, began_s = await _send_day(stack, day, due_s)
-    of_day = [replace(event, at_s=event.at_s - began_s) for event in events]
-    return ScaledDay(side, of_day, reactions(of_day, side.sent.calls, HOLD_S, COOLDOWN_OUT_S))
-
-
-async def _send_day(stack: Stack, day: Day, due_s: Sequence[float]) -> tuple[Side, float]:
-    """The day, after a lead-in at the valley's rate; and `time.monotonic()` of its beginning."""
-    lead_in = Day(day.valley_per_s, (Stage(LEAD_IN_S),))
-    async with counting(stack, MODEL) as samples:
-        await send_all(stack.triton_grpc, lead_in.arrivals(random.Random(SEED)))
-        sent = await send_all(stack.triton_grpc, due_s)
-    of_day = [replace(sample, at_s=sample.at_s - sent.began_s) for sample in samples]
-    return Side(day, sent, of_day), sent.began_s
+def _chat(quick: bool, progress: Progress) -> tuple[dict[str, Figure], dict[str, str]]:
+    """Figures, and why there are none."""
+    try:
+        return tide_chat.measure(quick, progress), {}
+    except StackDidNotStart as exc:
+        return {}, {"chat": str(exc)}

@@ -4,10 +4,15 @@ import random
 
 import pytest
 
+from benchmarks.clients import Streamed
+from benchmarks.tide import report
+from benchmarks.tide_chat import Waves
+from benchmarks.tide_chat import figures as chat_figures
 from benchmarks.tide_day import Day, Stage
 from benchmarks.tide_decisions import Event, crossed_since_s, reactions
 from benchmarks.tide_figures import Sample, Side, waiting_at
 from benchmarks.tide_load import Call, Sent
+from benchmarks.tide_sides import ScaledSide
 
 DAY = Day(10.0, (Stage(60), Stage(100, crest=10), Stage(40)))
 
@@ -122,3 +127,45 @@ def test_a_threshold_that_was_uncrossed_in_between_is_crossed_since_the_last_tim
     """Holding at 5 s, steady at 6 s, holding at 11 s: since 11 s."""
     events = [event(5, 1, 1, "holding", "util 0.85 ≥ 0.84"), event(6, 1, 1, "steady"), HELD, OUT]
     assert crossed_since_s(events, OUT) == 11
+
+
+def side(num_instances: int, waited_s: float, late_s: float = 0.001) -> Side:
+    """200 s of `DAY`, one request a second that waited so long and took 0.5 s."""
+    calls = [call(at_s, at_s + waited_s, at_s + waited_s + 0.5) for at_s in range(190)]
+    samples = [Sample(0, num_instances, num_instances), Sample(200, num_instances, num_instances)]
+    return Side(DAY, Sent(calls, late_s=[late_s] * 190), samples)
+
+
+def test_the_report_compares_both_sides():
+    """Eight instances against two: a quarter of the instance-seconds, four times as busy, 1.5 times the waiting."""
+    made = report(side(8, 0.2), ScaledSide(side(2, 0.3), []), ScaledSide(side(2, 0.3), []), {}, {})
+    values = {name: figure["value"] for name, figure in made["figures"].items()}
+    assert values["valley_saving"] == pytest.approx(0.75)
+    assert values["instance_seconds_share"] == pytest.approx(0.25)
+    assert values["utilization_mean"] == pytest.approx(4 * values["utilization_static"])
+    assert values["p99_wait_over_static"] == pytest.approx(1.5)
+    assert values["failed_requests"] == 0
+    assert made["skipped"] == {}
+    assert "threshold_to_serving_p95_ms" not in values
+
+
+def test_a_report_of_a_late_sender_says_nothing_of_waiting():
+    """50 ms late on one side: neither side's waiting is told, and why not."""
+    late = ScaledSide(side(2, 0.3, late_s=0.05), [])
+    made = report(side(8, 0.2), late, ScaledSide(side(2, 0.3), []), {}, {})
+    assert not [name for name in made["figures"] if "wait" in name]
+    assert made["skipped"]["waiting, scaled"].startswith("INVALID")
+
+
+def streamed(text: str, num_tokens: int = 48, error: str = "") -> Streamed:
+    return Streamed(0.0, texts=[text], num_tokens=num_tokens, finish_reason="length", error=error)
+
+
+def test_chats_are_compared_answer_by_answer():
+    """Two answers, one of them another one under the scaler: 0.96 of the speed, one differs, none failed."""
+    fixed = Waves([streamed("a"), streamed("b")], seconds=1.0)
+    scaled = Waves([streamed("a"), streamed("c")], seconds=1.0 / 0.96, num_changes=3)
+    values = {name: figure.value for name, figure in chat_figures([fixed], [scaled]).items()}
+    assert values["chat_throughput_over_fixed"] == pytest.approx(0.96)
+    assert (values["chat_answers_differing"], values["chat_failed_requests"]) == (1, 0)
+    assert values["chat_changes"] == 3

@@ -1,0 +1,116 @@
+"""`chat` in waves, with the scaler on and with one fixed instance, in turns on one stack.
+
+On two cores a second instance adds no speed: all instances share one budget of CPU threads. What is shown is that
+scaling costs nothing: the same answers, no failure, as many tokens per second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.clients import Streamed, TritonLoad, closed_loop
+from benchmarks.generate import prompts
+from benchmarks.report import Figure
+from benchmarks.tide_decisions import watching
+from benchmarks.tide_scaler import scaling
+from contracts.stack import Stack
+from scaler.by_hand import scale
+from tidegate.testing import running_stack
+
+MODEL = "chat"
+SAMPLING = {"max_tokens": 48, "temperature": 0, "ignore_eos": True}
+WAVES = ((2, 8), (16, 64), (2, 8), (24, 96), (2, 8))
+QUICK_WAVES = ((2, 4), (12, 36), (2, 4))
+"""Callers at once, and how many calls they make together."""
+POLICY = f"""\
+models:
+  {MODEL}:
+    max_instances: 3
+    scale_out: {{utilization: null, queue: null, concurrency: 6, hold_s: 1}}
+    scale_in: {{window_s: 4}}
+    cooldown_out_s: 2
+    cooldown_in_s: 2
+    forecast: {{enabled: false}}
+"""
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Waves:
+    """All waves once."""
+
+    streams: Sequence[Streamed]
+    """By the number of the call."""
+    seconds: float
+    num_changes: int = 0
+
+    @property
+    def tokens_per_s(self) -> float:
+        return sum(stream.num_tokens for stream in self.streams) / self.seconds
+
+    @property
+    def num_failed(self) -> int:
+        return sum(bool(stream.error) or stream.finish_reason != "length" for stream in self.streams)
+
+
+def measure(quick: bool, progress: Progress) -> dict[str, Figure]:
+    waves, turns = (QUICK_WAVES, 1) if quick else (WAVES, 2)
+    progress(f"{MODEL} in waves of {', '.join(str(callers) for callers, _ in waves)} callers\n{POLICY}")
+    fixed: list[Waves] = []
+    scaled: list[Waves] = []
+    options = ("--model", MODEL, "--spares", f"{MODEL}=2", "--no-gateway", "--no-scaler")
+    with running_stack(*options) as running:
+        warm_up = ((8, max(calls for _, calls in waves)),)  # every prompt once, for both sides
+        asyncio.run(_send(running.stack, warm_up, SAMPLING | {"max_tokens": 1}))
+        for _ in range(turns):
+            asyncio.run(scale(running.stack, MODEL, 1, on_event=lambda _: None))
+            fixed.append(asyncio.run(_send(running.stack, waves)))
+            with scaling(running.stack, POLICY, tick_s=0.5, window_s=3.0) as scaler:
+                scaled.append(asyncio.run(_send_scaled(running.stack, scaler, waves, progress)))
+            progress(f"{fixed[-1].tokens_per_s:.0f} tokens/s fixed, {scaled[-1].tokens_per_s:.0f} scaled")
+    return figures(fixed, scaled)
+
+
+def figures(fixed: Sequence[Waves], scaled: Sequence[Waves]) -> dict[str, Figure]:
+    ratios = [ours.tokens_per_s / base.tokens_per_s for base, ours in zip(fixed, scaled, strict=True)]
+    texts = [stream.text for stream in fixed[0].streams]
+    differing = sum(
+        stream.text != text for ours in scaled for stream, text in zip(ours.streams, texts, strict=True)
+    )
+    return {
+        "chat_throughput_over_fixed": Figure.of_runs(ratios, "ratio"),
+        "chat_tokens_per_s_fixed": Figure.of_runs([base.tokens_per_s for base in fixed], "tokens/s"),
+        "chat_failed_requests": Figure(sum(each.num_failed for each in (*fixed, *scaled)), "requests"),
+        "chat_answers_differing": Figure(differing, "answers"),
+        "chat_changes": Figure(sum(each.num_changes for each in scaled), "decisions"),
+    }
+
+
+async def _send_scaled(
+    stack: Stack, scaler: str, waves: Sequence[tuple[int, int]], progress: Progress
+) -> Waves:
+    async with watching(scaler, MODEL, progress) as events:
+        sent = await _send(stack, waves)
+    return Waves(sent.streams, sent.seconds, sum(event.is_change for event in events))
+
+
+async def _send(
+    stack: Stack, waves: Sequence[tuple[int, int]], sampling: Mapping[str, Any] = SAMPLING
+) -> Waves:
+    streams: dict[int, Streamed] = {}
+    asked = prompts(max(calls for _, calls in waves))
+    began_s, first = time.monotonic(), 0
+    async with TritonLoad(stack.triton_grpc) as load:
+
+        async def ask(index: int) -> None:
+            streams[first + index] = await load.stream(MODEL, asked[index], dict(sampling))
+
+        for num_callers, num_calls in waves:
+            await closed_loop(num_callers, num_calls, ask)
+            first += num_calls
+    return Waves([streams[number] for number in sorted(streams)], time.monotonic() - began_s)
