@@ -1,8 +1,8 @@
 """The tide: a compressed day on the real Triton, under the scaler and under a fixed peak, with the same arrivals.
 
-The model's device time is emulated (`tide_repository`: asleep for 40 ms and 20 ms a row, in our own batch path), so
+The model's device time is emulated (`tide_repository`: asleep for 20 ms and 40 ms a row, in our own batch path), so
 that eight instances run side by side on any machine. Its day has a wave of three times and one of ten times the
-valley's rate; eight instances are about 80 % busy with the highest rate. Static-peak has eight all day.
+valley's rate; eight instances are about 85 % busy with the highest rate. Static-peak has eight all day.
 
 - `utilization_mean`: seconds of batches on the emulated devices / instance-seconds, under the scaler; those that
   drain or stop count until they are gone. `utilization_static`: the same with the fixed peak.
@@ -46,9 +46,9 @@ NAME = "tide"
 SEED = 20261201
 PLOT_VARIABLE = "TIDEGATE_BENCH_PLOT"
 NUM_STATIC = 8
-NUM_AT_PEAK = 9.5
-"""Instances' worth of single rows that the highest rate is. Batches of two and three make of it what keeps eight
-instances about 80 % busy: the fixed peak is no larger than it has to be."""
+NUM_AT_PEAK = 8.0
+"""Instances' worth of single rows that the highest rate is. With a batch of two now and then it keeps eight about 85 %
+busy: the fixed peak is no larger than it has to be."""
 
 STAGES = (Stage(60), Stage(110, crest=3), Stage(50), Stage(260, crest=10), Stage(60))
 QUICK_STAGES = (Stage(10), Stage(24, crest=3), Stage(10), Stage(46, crest=10), Stage(10))
@@ -64,9 +64,9 @@ models:
   {MODEL}:
     min_instances: 1
     max_instances: {NUM_STATIC}
-    target_utilization: 0.84
-    scale_out: {{utilization: 0.86, queue: 20, hold_s: {HOLD_S:g}, utilization_hold_s: {HOLD_S:g}}}
-    scale_in: {{utilization: 0.30, queue: 5, survivors_utilization: 0.84, window_s: 4}}
+    target_utilization: 0.86
+    scale_out: {{utilization: 0.88, queue: 20, hold_s: {HOLD_S:g}, utilization_hold_s: {HOLD_S:g}}}
+    scale_in: {{utilization: 0.30, queue: 5, survivors_utilization: 0.86, window_s: 4}}
     cooldown_out_s: {COOLDOWN_OUT_S:g}
     cooldown_in_s: 2
     forecast: {{enabled: false}}

@@ -8,8 +8,8 @@ import time
 import torch
 from torch import nn
 
-FIXED_S = 0.040
-PER_ROW_S = 0.020
+FIXED_S = 0.020
+PER_ROW_S = 0.040
 
 
 class EmulatedDevice(nn.Module):
