@@ -47,8 +47,8 @@ SEED = 20261201
 PLOT_VARIABLE = "TIDEGATE_BENCH_PLOT"
 NUM_STATIC = 8
 NUM_AT_PEAK = 8.0
-"""Instances' worth of single rows that the highest rate is. With a batch of two now and then it keeps eight about 85 %
-busy: the fixed peak is no larger than it has to be."""
+"""Instances' worth of single rows that the highest rate is. With a batch of two now and then it keeps eight of them
+about 85 % busy: the fixed peak is no larger than it has to be."""
 
 STAGES = (Stage(60), Stage(110, crest=3), Stage(50), Stage(260, crest=10), Stage(60))
 QUICK_STAGES = (Stage(10), Stage(24, crest=3), Stage(10), Stage(46, crest=10), Stage(10))
