@@ -42,6 +42,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """A connection that has sent no whole request line and headers by then is answered with 408."""
     body_timeout_s: float = 60.0
     """A body that is not whole by then is answered with 408."""
+    send_timeout_s: float = 60.0
+    """A client that takes nothing of its streamed answer for so long is given up."""
     num_channels: int = 2
     """gRPC connections to Triton; requests take turns. One is a bottleneck at hundreds of streams."""
     drain_grace_s: int = 30
@@ -96,7 +98,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             bool(self.ledger_url) or not self.routes_path,
             "routes_path needs a ledger_url: revisions lie there",
         )
-        for key in ("head_timeout_s", "body_timeout_s", "wake_timeout_s", "call_log_days"):
+        for key in ("head_timeout_s", "body_timeout_s", "send_timeout_s", "wake_timeout_s", "call_log_days"):
             _require(getattr(self, key) > 0, f"{key} = {getattr(self, key)}, must be above 0")
         _require(0 <= self.grpc_port <= 65535, f"grpc_port = {self.grpc_port}, must be from 0 to 65535")
         for key in (

@@ -275,7 +275,7 @@ async def stream_answer(
             )
         yield translate.DONE
 
-    return EventStream(request, events())
+    return EventStream(request, events(), gateway_of(request).config.send_timeout_s)
 
 
 async def _next(

@@ -113,11 +113,13 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, request: Request, events: AsyncGenerator[bytes]) -> None:
+    def __init__(self, request: Request, events: AsyncGenerator[bytes], send_timeout_s: float) -> None:
+        """A client that takes nothing for `send_timeout_s` is given up: its generation holds a place meanwhile."""
         super().__init__(headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._call = call_of(request)
         self._events = events
+        self._send_timeout_s = send_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -138,14 +140,20 @@ class EventStream(Response):
             await _stop(sender, gone)
 
     async def _send_events(self, send: Send) -> None:
+        waiting: asyncio.Timeout | None = None
         try:
             # Closed at once, not when the garbage collector comes: it holds the stream to Triton.
             async with contextlib.aclosing(self._events) as events:
                 async for data in events:
                     if data:
-                        await send({"type": "http.response.body", "body": data, "more_body": True})
+                        async with asyncio.timeout(self._send_timeout_s) as waiting:
+                            await send({"type": "http.response.body", "body": data, "more_body": True})
         except GatewayError as exc:
             await self._send_error(send, exc)
+        except TimeoutError:
+            if waiting is None or not waiting.expired():
+                raise  # not ours
+            note_error(self._call, ClientGone(f"the client took nothing for {self._send_timeout_s:g} s"))
         except Exception:
             logger.exception("request %s failed", self._call.request_id)
             await self._send_error(send, InternalError("the gateway failed; its log says more"))

@@ -15,14 +15,14 @@ import pytest
 import pytest_asyncio
 
 from gateway.http_protocol import MAX_HEAD_BYTES
-from gateway.testing import FakeTriton, RunningGateway, running_gateway
+from gateway.testing import FakeTriton, RunningGateway, Script, running_gateway
 from ledger.call_query import find
 from ledger.keys import KeyStore
 from ledger.store import Store, sqlite_url
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
-HEAD_TIMEOUT_S = 3.0
+HEAD_TIMEOUT_S = 2.0
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
 ROUTES = (
     ("POST", "/v1/chat/completions", CHAT),
@@ -41,6 +41,7 @@ ROUTES = (
 
 @dataclass
 class Rig:
+    triton: FakeTriton
     gateway: RunningGateway
     store: Store
     http: httpx.AsyncClient
@@ -112,11 +113,15 @@ async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
     async with (
         FakeTriton() as triton,
         running_gateway(
-            triton.address, ledger_url=url, requires_keys=True, head_timeout_s=HEAD_TIMEOUT_S
+            triton.address,
+            ledger_url=url,
+            requires_keys=True,
+            head_timeout_s=HEAD_TIMEOUT_S,
+            send_timeout_s=1.0,
         ) as gateway,
         httpx.AsyncClient(base_url=gateway.url, timeout=20) as http,
     ):
-        yield Rig(gateway, store, http)
+        yield Rig(triton, gateway, store, http)
     store.close()
 
 
@@ -269,7 +274,7 @@ async def test_tricks_with_model_names_reach_nothing(rig: Rig) -> None:
 
 
 async def test_a_head_that_never_ends_is_cut_off(rig: Rig) -> None:
-    """Nothing at all, half a line, a header now and then, half a second request: 408 after 3 s."""
+    """Nothing at all, half a line, a header now and then, half a second request: 408 after 2 s."""
     good = await rig.good_key()
     whole = head(f"authorization: Bearer {good}").replace(b"connection: close\r\n", b"")
     answers = await asyncio.gather(
@@ -302,6 +307,30 @@ async def test_half_open_connections_do_not_keep_others_out(rig: Rig, count: int
     assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
     for _, writer in opened:
         writer.close()
+
+
+async def test_a_client_that_never_reads_is_given_up(rig: Rig) -> None:
+    """40 MB for a reader who takes none of it: after 1 s its stream at Triton is closed."""
+    good = await rig.good_key()
+    rig.triton.script = Script(pieces=("x" * 1_000_000,) * 40)
+    body = json.dumps(CHAT | {"stream": True}).encode()
+    lines = (
+        f"authorization: Bearer {good}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+    )
+    _, writer = await rig.connect()
+    try:
+        writer.write(head(*lines, "x-request-id: deaf", target="/v1/chat/completions", method="POST") + body)
+        lines_logged: list[dict[str, object]] = []
+        async with asyncio.timeout(20):
+            while not lines_logged or rig.triton.num_active > 0:
+                await asyncio.sleep(0.05)
+                lines_logged = rig.gateway.access_lines_of("deaf")
+        assert lines_logged[0]["error"] == "client_closed_request"
+    finally:
+        writer.transport.abort()
+        rig.triton.reset()
 
 
 async def test_no_secret_is_in_any_log(rig: Rig) -> None:
