@@ -7,6 +7,7 @@ Triton; a stream is cancelled only while it owes an answer (ARCHITECTURE.md, fac
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,15 +17,19 @@ import grpc
 from gateway.authentication import KEY_HEADER, require
 from gateway.balancing import Outcome
 from gateway.call import Call
-from gateway.errors import ClientGone, GatewayError, from_triton
+from gateway.errors import ClientGone, GatewayError, InternalError, from_triton
 from gateway.grpc_rpcs import METHODS, SERVICE, Kind, kind_of
 from gateway.grpc_stream import Connection, ProxiedStream, code_of, fail, refuse
 from gateway.grpc_wire import read_request, with_model
 from gateway.pipeline import Pipeline
 from gateway.upstreams import Lease, Upstreams, is_unreachable
 
+logger = logging.getLogger("gateway")
+
 SESSION_KEY = "x-tidegate-session"
 REQUEST_ID_KEY = "x-request-id"
+MAX_ID_CHARS = 128
+"""In our logs; the wire keeps the whole."""
 CLOSE_WAIT_S = 5.0
 _OURS = frozenset({"authorization", KEY_HEADER, SESSION_KEY})
 _HOP_BY_HOP = ("grpc-", ":", "te", "user-agent", "content-type", "triton-grpc-protocol-")
@@ -92,6 +97,8 @@ class GrpcDoor(grpc.GenericRpcHandler):
         except asyncio.CancelledError:
             fail(call, ClientGone("the client left"), grpc.StatusCode.CANCELLED)
             raise
+        except Exception as exc:
+            return await refuse(context, _unforeseen(call, exc))
         finally:
             await asyncio.shield(self._pipeline.end(call))
 
@@ -100,7 +107,7 @@ class GrpcDoor(grpc.GenericRpcHandler):
         self._pipeline.authenticate(call, headers)
         head = read_request(request)
         if head.request_id:
-            call.request_id = head.request_id
+            call.request_id = head.request_id[:MAX_ID_CHARS]
         self._pipeline.enter(call, head.model_name)
         target = self._pipeline.route(call, sticky=headers.get(SESSION_KEY), num_prompt_tokens=0)
         if self._pipeline.must_wait(call):
@@ -167,6 +174,14 @@ class GrpcDoor(grpc.GenericRpcHandler):
                 fail(call, exc)
                 await self._pipeline.end(call)
                 raise
+            except asyncio.CancelledError:
+                fail(call, ClientGone("the client left before its request went to Triton"))
+                await asyncio.shield(self._pipeline.end(call))
+                raise
+            except Exception as exc:
+                error = _unforeseen(call, exc)
+                await self._pipeline.end(call)
+                raise error from exc
 
         try:
             await stream.run(requests, begun)
@@ -206,12 +221,20 @@ async def _awaited(call: Any) -> Any:
     return await call
 
 
+def _unforeseen(call: Call, exc: Exception) -> GatewayError:
+    """A defect of ours. Without a word the call would look like success, and a stream would wait for ever."""
+    logger.error("request %s failed", call.request_id, exc_info=exc)
+    error = InternalError("the gateway failed; its log says more")
+    fail(call, error)
+    return error
+
+
 def _headers(context: Any) -> dict[str, str]:
     return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
 def _request_id(headers: Mapping[str, str]) -> str:
-    return headers.get(REQUEST_ID_KEY, "")[:128] or uuid.uuid4().hex
+    return headers.get(REQUEST_ID_KEY, "")[:MAX_ID_CHARS] or uuid.uuid4().hex
 
 
 def _plain(metadata: Iterable[tuple[str, Any]] | None) -> Metadata:

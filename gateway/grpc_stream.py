@@ -26,7 +26,7 @@ from gateway.errors import (
     KeyMissing,
     from_triton,
 )
-from gateway.grpc_wire import read_reply
+from gateway.grpc_wire import read_reply, read_request
 from gateway.upstreams import Lease
 
 END_WAIT_S = 1.0
@@ -72,7 +72,7 @@ class ProxiedStream:
         self._has_sent_all = False
         self._sending = asyncio.Lock()
         self._open: dict[str, list[Call]] = {}
-        """By request id, in the order of their coming."""
+        """By the id on the wire, which may be empty, in the order of their coming."""
         self._writing = asyncio.Lock()
         self._ended_by: GatewayError | None = None
         self._owes_nothing = False
@@ -145,7 +145,7 @@ class ProxiedStream:
                     message = service_pb2.ModelStreamInferResponse(error_message=exc.message)
                     await self._write(message.SerializeToString())
                     continue
-                self._open.setdefault(call.request_id, []).append(call)
+                self._open.setdefault(read_request(request).request_id, []).append(call)
                 async with self._sending:
                     await self._pass_on(call, changed)
             async with self._sending:
@@ -176,7 +176,9 @@ class ProxiedStream:
         if not self._open:
             return
         head = read_reply(reply)
-        waiting = self._open.get(head.request_id) or next(iter(self._open.values()))
+        # Errors of Triton's own may come without the id.
+        wire_id = head.request_id if head.request_id in self._open else next(iter(self._open))
+        waiting = self._open[wire_id]
         call = waiting[0]
         call.note_text()
         if head.error:
@@ -184,7 +186,7 @@ class ProxiedStream:
         if head.error or head.is_final:
             waiting.pop(0)
             if not waiting:
-                del self._open[call.request_id]
+                del self._open[wire_id]
             await self._end(call)
 
     async def _end_all(self, error: GatewayError | None) -> None:

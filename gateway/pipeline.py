@@ -17,6 +17,9 @@ from ledger.calls import CallRow
 
 logger = logging.getLogger("gateway")
 
+MAX_NAME_CHARS = 255
+"""Of what a caller names, in logs: bodies have megabytes, and names of no service come from anybody."""
+
 
 class Pipeline:
     """One for the gateway. `log` takes the rows of the call log and never blocks."""
@@ -43,7 +46,7 @@ class Pipeline:
 
     def enter(self, call: Call, service: str) -> None:
         """The caller names a service. Raises Forbidden, ModelNotFound (a name that may not be used is not told)."""
-        call.service = service
+        call.service = service[:MAX_NAME_CHARS]
         require(call.principal, "infer", service)
         if service not in self.routes.services:
             known = ", ".join(self.services_of(call)) or "none"

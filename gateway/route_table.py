@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections import OrderedDict
@@ -29,17 +30,23 @@ class Sessions:
     """Which version each session has had. The oldest are forgotten beyond `MAX_SESSIONS`."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
 
     def of(self, service: str, session: str, now: float) -> str | None:
-        found = self._kept.get((service, session))
+        found = self._kept.get(_digest(service, session))
         return None if found is None or now - found[1] > SESSION_IDLE_S else found[0]
 
     def keep(self, service: str, session: str, version: str, now: float) -> None:
-        self._kept[service, session] = (version, now)
-        self._kept.move_to_end((service, session))
+        key = _digest(service, session)
+        self._kept[key] = (version, now)
+        self._kept.move_to_end(key)
         if len(self._kept) > MAX_SESSIONS:
             self._kept.popitem(last=False)
+
+
+def _digest(service: str, session: str) -> bytes:
+    """Clients choose their sessions, 100 kB long if they like: what is kept of each must not depend on that."""
+    return hashlib.blake2b(f"{service}\0{session}".encode(errors="surrogateescape"), digest_size=16).digest()
 
 
 class RouteTable:

@@ -11,9 +11,9 @@ from gateway.call import Call
 from gateway.errors import ClientGone, Forbidden, LimitExceeded, ModelNotFound, UpstreamFailed
 from gateway.limit_counters import Counters
 from gateway.limiter import Limiter
-from gateway.pipeline import Pipeline
+from gateway.pipeline import MAX_NAME_CHARS, Pipeline
 from gateway.principal import Limits, Principal
-from gateway.route_table import RouteTable
+from gateway.route_table import RouteTable, Sessions
 from ledger.calls import CallRow
 
 WHO = Principal("tg_a", "acme", frozenset({"infer"}), limits=Limits(tokens_per_min=1000))
@@ -102,3 +102,22 @@ def test_what_a_key_may_not_use_is_not_told() -> None:
         rig.pipeline.enter(call, "embed")
     with pytest.raises(ModelNotFound, match=r"served: chat$"):
         rig.pipeline.enter(call, "no")
+
+
+async def test_a_name_of_a_megabyte_is_cut_where_it_is_kept() -> None:
+    """No such service, so nobody bounds it: each call was a log line and a buffered row of 1 MB."""
+    rig = Rig()
+    call = Call("r1", "http", operation="chat")
+    with pytest.raises(ModelNotFound):
+        rig.pipeline.enter(call, "x" * 1_000_000)
+    assert len(call.service) == MAX_NAME_CHARS
+
+
+def test_what_is_kept_of_a_session_does_not_grow_with_its_name() -> None:
+    """100,000 sessions with names of 100 kB would be 10 GB."""
+    sessions = Sessions()
+    for index in range(100):
+        sessions.keep("chat", f"{index}" + "s" * 100_000, "v1", 0.0)
+    assert sessions.of("chat", "7" + "s" * 100_000, 1.0) == "v1"
+    assert sessions.of("chat", "7", 1.0) is None
+    assert max(len(key) for key in sessions._kept) <= 16
