@@ -42,7 +42,10 @@ def start(document: Document, service: str, to: str, percent: float, model: str 
     present = [version for version in route["versions"] if version["percent"] > 0]
     if len(present) != 1:
         shares = ", ".join(f"{version['name']} {version['percent']:g} %" for version in present)
-        raise RolloutRefused(f"{service} is split ({shares}); a rollout starts from one version at 100 %")
+        raise RolloutRefused(
+            f"{service} is split ({shares}) by routes.yaml; a rollout starts from one version at 100 %, "
+            "so give one 100 there first, or change the percentages there"
+        )
     if present[0]["name"] == to:
         raise RolloutRefused(f"{service}: {to} has all calls already")
     found = next((version for version in route["versions"] if version["name"] == to), None)

@@ -179,7 +179,8 @@ def error_text(body: bytes, status: int) -> str:
         message = msgspec.json.decode(body)["error"]["message"]
     except (msgspec.DecodeError, KeyError, TypeError):
         message = body[:200].decode(errors="replace") or "no reason given"
-    return f"{message} (HTTP {status})"
+    way_out = "; `tidegate chat` sends the one in OPENAI_API_KEY" if status == 401 else ""
+    return f"{message}{way_out} (HTTP {status})"
 
 
 def printable(text: str) -> str:

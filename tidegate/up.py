@@ -19,6 +19,7 @@ import msgspec
 
 from contracts.stack import STACK_NAME, Stack, write_whole
 from contracts.triton_key import TRITON_KEY_NAME
+from gateway.routes import Routes, RoutesInvalid
 from python_backend.node.added import ADDED_NAME
 from scaler.errors import PolicyInvalid, ScaleError
 from scaler.node_client import NodeClient
@@ -86,9 +87,9 @@ async def _serve(settings: Settings, as_json: bool) -> int:
         work.cancel()
         stopped.cancel()
         await asyncio.wait({work, stopped})
-        say(
-            f"stopping; requests in flight have {settings.stop_timeout_s:.0f} s to finish, a second signal kills"
-        )
+        if launcher.has_started_any:
+            grace = f"{settings.stop_timeout_s:.0f} s"
+            say(f"stopping; requests in flight have {grace} to finish, a second signal kills")
         await launcher.stop()
     return 1
 
@@ -156,6 +157,7 @@ class Launcher:
         """Everything ready, and stack.json written. Raises LaunchError; then `stop` what had started."""
         settings, started_unix_s = self._settings, time.time()
         self._check_policy()
+        self._check_routes()
         install = triton_install.find(os.environ)
         triton_install.check_usable(install)
         ports.check_free(settings.host, settings.ports)
@@ -283,6 +285,22 @@ class Launcher:
             raise SettingsInvalid("\n".join(f"{path}: {problem}" for problem in exc.problems)) from exc
         except (OSError, UnicodeDecodeError) as exc:
             raise SettingsInvalid(f"--policy {path} can't be read: {exc}") from exc
+
+    def _check_routes(self) -> None:
+        """As `_check_policy`: the gateway, which starts last, would refuse them too."""
+        path = self._settings.routes
+        if path is None:
+            return
+        try:
+            Routes.parse(path.read_text(), self._settings.models)
+        except RoutesInvalid as exc:
+            raise SettingsInvalid("\n".join(f"{path}: {problem}" for problem in exc.problems)) from exc
+        except (OSError, UnicodeDecodeError) as exc:
+            raise SettingsInvalid(f"--routes {path} can't be read: {exc}") from exc
+
+    @property
+    def has_started_any(self) -> bool:
+        return any((self._node, self._triton, self._gateway, self._scaler))
 
     @property
     def _scaler_state_dir(self) -> Path:

@@ -135,12 +135,14 @@ def _checked_limits(texts: list[str]) -> dict[str, int]:
 
     from gateway.principal import Limits
 
-    found = parse_counts("--limit", texts)
+    found = parse_counts("--limit", texts, example="requests_per_min=600")
+    for name in found:
+        if name not in Limits.__struct_fields__:
+            raise BadOption(f"--limit: no limit {name!r}; there are {', '.join(Limits.__struct_fields__)}")
     try:
         msgspec.convert(found, Limits)
     except (msgspec.ValidationError, ValueError) as exc:
-        names = ", ".join(Limits.__struct_fields__)
-        raise BadOption(f"--limit: {exc}; there are {names}") from exc
+        raise BadOption(f"--limit: {exc}") from exc
     return found
 
 

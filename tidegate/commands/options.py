@@ -40,13 +40,13 @@ def parse_duration(option: str, text: str) -> float:
     return float(match[1]) * _SECONDS[match[2]]
 
 
-def parse_counts(option: str, texts: list[str]) -> dict[str, int]:
+def parse_counts(option: str, texts: list[str], example: str = "chat=2") -> dict[str, int]:
     """['chat=2', 'embed=1'] -> numbers. Raises BadOption."""
     counts = {}
     for text in texts:
         name, separator, number = text.partition("=")
         if not separator or not name or not number.isdecimal():
-            raise BadOption(f"{option} = {text!r}, must read like chat=2")
+            raise BadOption(f"{option} = {text!r}, must read like {example}")
         counts[name] = int(number)
     return counts
 

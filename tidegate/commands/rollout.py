@@ -28,7 +28,7 @@ app = typer.Typer(help="Move a service's calls to another version by percent, an
 ServiceArgument = Annotated[
     str, typer.Argument(metavar="SERVICE", help="The name that clients ask for: chat.")
 ]
-WhyOption = Annotated[str, typer.Option("--why", help="Kept in the history.")]
+WhyOption = Annotated[str, typer.Option("--why", help="Kept in the history (default: what was done).")]
 
 
 @app.command()
@@ -50,7 +50,11 @@ def start(
     from gateway import rollout
 
     found = _change(
-        service, lambda routes: rollout.start(routes, service, to, percent, model), why, ledger_url, run_dir
+        service,
+        lambda routes: rollout.start(routes, service, to, percent, model),
+        why or f"{service}: rollout to {to} at {percent:g} %",
+        ledger_url,
+        run_dir,
     )
     _pin_previous(found["previous_model"], run_dir)
     _print_status(found, as_json)
@@ -69,7 +73,11 @@ def set_percent(
     from gateway import rollout
 
     change = _change(
-        service, lambda routes: rollout.set_percent(routes, service, percent), why, ledger_url, run_dir
+        service,
+        lambda routes: rollout.set_percent(routes, service, percent),
+        why or f"{service}: rollout at {percent:g} %",
+        ledger_url,
+        run_dir,
     )
     _print_status(change, as_json)
 
@@ -85,6 +93,7 @@ def promote(
     """All calls to the new version. The previous one stays, at 0 %: `rollback` still works."""
     from gateway import rollout
 
+    why = why or f"{service}: promoted"
     change = _change(service, lambda routes: rollout.promote(routes, service), why, ledger_url, run_dir)
     _print_status(change, as_json)
 
@@ -100,6 +109,7 @@ def rollback(
     """All new calls to the previous version, within a second. Answers that run are finished where they are."""
     from gateway import rollout
 
+    why = why or f"{service}: rolled back"
     change = _change(service, lambda routes: rollout.roll_back(routes, service), why, ledger_url, run_dir)
     _print_status(change, as_json)
 

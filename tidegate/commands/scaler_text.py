@@ -37,10 +37,11 @@ def decision_line(decision: pb.Decision) -> str:
 
 def print_status(console: Console, found: pb.ScalerStatus) -> None:
     console.print(_head(found), markup=False)
-    if found.models:
+    models = sorted(found.models, key=lambda model: model.model)
+    if models:
         console.print()
-        print_table(console, _model_table(found.models))
-    for model in found.models:
+        print_table(console, _model_table(models))
+    for model in models:
         console.print()
         console.print(_story(model, found.now_unix_s))
     for problem in found.problems:

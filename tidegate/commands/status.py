@@ -104,7 +104,7 @@ def _scaler_text(scaler: dict[str, Any]) -> Text:
     from tidegate.commands.scaler_text import state_of
 
     parts = []
-    for model in scaler["models"]:
+    for model in sorted(scaler["models"], key=lambda model: str(model["model"])):
         bounds = f"{model['min_instances']} to {model['max_instances']}"
         wanted = "" if model["wanted"] is None else f", wants {model['wanted']}"
         parts.append(

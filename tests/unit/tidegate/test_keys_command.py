@@ -49,7 +49,8 @@ def test_a_key_is_rotated_and_revoked_by_its_id(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "expected", "part"),
     [
-        (["create", "acme", "--limit", "requests=5"], 2, "there are requests_per_min"),
+        (["create", "acme", "--limit", "requests=5"], 2, "no limit 'requests'; there are requests_per_min"),
+        (["create", "acme", "--limit", "concurrent=x"], 2, "must read like requests_per_min=600"),
         (["create", "acme", "--limit", "concurrent=0"], 2, "must be at least 1"),
         (["create", "acme", "--role", "root"], 1, "must be one or more of admin, infer, metrics"),
         (["create", "acme", "--expires-in", "soon"], 2, "--expires-in = 'soon'"),

@@ -23,7 +23,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 def test_a_rollout_from_start_to_rollback_is_all_in_the_history(capsys: pytest.CaptureFixture[str]) -> None:
-    """Four commands, four revisions, the last one says why."""
+    """Four commands, four revisions; the last one says why, the others what was done."""
     assert "chat 95 %, v2 5 %" in run(capsys, "start", "chat", "--to", "v2")[1]
     assert "chat 50 %, v2 50 %" in run(capsys, "set-percent", "chat", "50")[1]
     assert "chat 0 %, v2 100 %" in run(capsys, "promote", "chat")[1]
@@ -33,6 +33,7 @@ def test_a_rollout_from_start_to_rollback_is_all_in_the_history(capsys: pytest.C
     lines = run(capsys, "history")[1].splitlines()
     assert len(lines) == 4
     assert "slow answers" in lines[0]
+    assert "chat: rollout to v2 at 5 %" in lines[3]
 
 
 @pytest.mark.parametrize(

@@ -363,6 +363,7 @@ def test_up_refuses_a_bad_policy_before_anything_starts(
     said = capsys.readouterr().err
     assert problem in said
     assert "starting" not in said
+    assert "stopping" not in said
 
 
 def test_up_says_whose_policy_the_scaler_follows(tmp_path: Path) -> None:
