@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from scaler.book_state import BookState, Reserved, Revision, Said, ScaledTo
+from scaler.book_state import BookState, Reserved, Revision, Said, ScaledTo, said_by
 from scaler.decision import Floor, Override, Spec
 from scaler.errors import (
     AllPaused,
@@ -106,7 +106,7 @@ class Book:
                 "meanwhile; look at it and send yours again"
             )
         policy = _parsed(text)
-        self._take(policy, self._with_policy(text, Said(at_unix_s=now, who=who, why=why)))
+        self._take(policy, self._with_policy(text, said_by(now, who, why)))
         return self.revision
 
     def follow_file(self, text: str, now: float, path: str) -> bool:
@@ -141,7 +141,7 @@ class Book:
 
     def pause(self, model: str | None, now: float, who: str = "", why: str = "") -> None:
         """Nothing is changed until `resume`. None: all models, those of a later policy too. Raises NotManaged."""
-        said = Said(at_unix_s=now, who=who, why=why)
+        said = said_by(now, who, why)
         if model is None:
             return self._change(all_paused=said)
         self._model_policy(model)
@@ -176,7 +176,7 @@ class Book:
         entry = ScaledTo(
             num_instances=num_instances,
             until_unix_s=until_unix_s,
-            said=Said(at_unix_s=now, who=who, why=why),
+            said=said_by(now, who, why),
         )
         held = {name: each for name, each in self._state.scaled_to.items() if each.until_unix_s > now}
         self._change(scaled_to=held | {model: entry})
@@ -213,7 +213,7 @@ class Book:
                 )
         if len(held) >= MAX_RESERVATIONS:
             raise OutOfRange(f"there are {len(held)} reservations, as many as are kept; cancel some")
-        said = Said(at_unix_s=now, who=who, why=why)
+        said = said_by(now, who, why)
         entry = Reserved(model=model, said=said, **item.model_dump())
         self._change(reserved=(*held, entry))
 

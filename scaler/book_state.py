@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+MAX_SAID_CHARS = 500
+
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
     """Who said something, when, and why. `who` is what the client claims; it is told, not trusted."""
@@ -16,6 +18,16 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
         """ "ada: demo"."""
         by = self.who or "an operator"
         return f"{by}: {self.why}" if self.why else by
+
+
+def said_by(now: float, who: str, why: str) -> Said:
+    """What clients claim, bounded and without control characters: it is kept, and shown with every status."""
+    return Said(at_unix_s=now, who=_shown(who), why=_shown(why))
+
+
+def _shown(text: str) -> str:
+    text = "".join(char if char.isprintable() else " " for char in text[: MAX_SAID_CHARS + 1])
+    return text if len(text) <= MAX_SAID_CHARS else f"{text[: MAX_SAID_CHARS - 3]}..."
 
 
 class Revision(msgspec.Struct, frozen=True, kw_only=True):

@@ -113,9 +113,12 @@ class Reservation(_Strict):
     def time_of(self, key: Literal["start", "end"]) -> time:
         text = getattr(self, key)
         try:
-            return time.fromisoformat(text).replace(tzinfo=None)
+            clock = time.fromisoformat(text)
         except ValueError:
             raise ValueError(f"{key} {text!r} is no time of the day; write 09:00") from None
+        if clock.tzinfo is not None:
+            raise ValueError(f"{key} {text!r} has an offset; write 09:00 and name the zone in `zone`")
+        return clock
 
     def moment_of(self, key: Literal["start", "end"]) -> datetime:
         """With the zone; a time that is written with an offset keeps it."""

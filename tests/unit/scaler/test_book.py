@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler.book import MAX_REVISIONS, Book
-from scaler.book_state import BookState
+from scaler.book_state import MAX_SAID_CHARS, BookState
 from scaler.decision import Floor
 from scaler.errors import (
     AllPaused,
@@ -208,6 +208,15 @@ def test_a_pause_holds_until_it_is_resumed() -> None:
     assert (said.who, said.why) == ("ada", "debugging")
     made.resume("chat", NOON)
     assert not made.spec("chat", NOON, 60, None).is_paused
+
+
+def test_what_a_client_claims_to_be_is_bounded_and_can_not_drive_a_terminal() -> None:
+    """Five pauses by a `who` of 900 kB made every status 4.5 MB, more than gRPC takes, for as long as they held."""
+    made = book()
+    made.pause("chat", NOON, who="w" * 900_000, why="\x1b[31mred\0\nline")
+    said = made.pause_of("chat")
+    assert said is not None
+    assert (len(said.who), said.why) == (MAX_SAID_CHARS, " [31mred  line")
 
 
 def test_a_pause_of_all_holds_for_models_of_a_later_policy_too() -> None:

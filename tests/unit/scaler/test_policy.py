@@ -57,6 +57,7 @@ def test_a_bad_value_is_refused_with_key_value_and_range(text: str, words: str) 
         ("start: 09:00, end: 09:00", "the window is empty"),
         ("start: 2026-12-24T18:00, end: 2026-12-24T17:00", "is not after start"),
         ("start: nine, end: 10:00", "start 'nine' is no time of the day"),
+        ("start: 09:00+05:00, end: 10:00", "has an offset; write 09:00 and name the zone"),
         ("start: 09:00, end: 10:00, days: [monday]", "reservations[0].days[0]"),
     ],
 )
