@@ -3,8 +3,8 @@
 `execute` returns when its batch is answered, before its responses are made: they go through senders, which Triton
 takes in the default, not decoupled, mode too, so the next batch comes meanwhile. Not earlier: what is taken from
 Triton's queue can no longer grow there. With the next batch read and copied during the last quarter of a forward
-no gain showed on two cores (100 pairs of bursts of texts: median 1.02, 90 % interval 0.99 to 1.05; images of 600 KB:
-1.00).
+no gain showed on two cores (100 pairs of bursts of texts: median 1.02, 90 % interval 0.99 to 1.05; images of
+600 KB: 1.00).
 """
 
 from __future__ import annotations
