@@ -154,20 +154,25 @@ class RoutesFile:
             self._refused = text
             raise
         who = str(self._path)
+        expected = last.number if last else 0
         try:
-            self._revisions.put(self._kind, text, who, expected=last.number if last else 0)
+            return self._revisions.put_from(
+                self._kind, KIND, text, who, why="the file has changed", expected=expected
+            )
         except RevisionMoved:
             return None
-        return self._revisions.put(KIND, text, who, why="the file has changed")
 
     async def follow(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. What keeps it from looking is said once, not every second."""
+        said = ""
         while True:
             try:
                 await asyncio.to_thread(self.look)
+                said = ""
             except RoutesInvalid as exc:
                 for problem in exc.problems:
                     logger.error("%s is not taken: %s", self._path, problem)
             except (OSError, UnicodeDecodeError, LedgerError) as exc:
-                logger.warning("%s is not looked at: %s", self._path, exc)
+                if said != (said := str(exc)):
+                    logger.warning("%s is not looked at: %s", self._path, exc)
             await asyncio.sleep(FILE_POLL_S)

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, insert, select
+from sqlalchemy import Connection, Row, insert, select
 
 from ledger import schema
 from ledger.errors import RevisionMoved
@@ -45,23 +45,38 @@ class RevisionStore:
         """The new revision's number; on the disk when it returns. `expected` is the number that the sender saw
         (0: none yet): raises RevisionMoved when another is in force by now."""
         with self._store.write() as connection:
-            number = self._store.bump(connection, _counter(kind))
-            if expected is not None and expected != number - 1:
-                raise RevisionMoved(
-                    f"revision {number - 1} of {kind} is in force, not {expected}: somebody has set another "
-                    "meanwhile; look at it and send yours again"
-                )
-            connection.execute(
-                insert(schema.revisions).values(
-                    kind=kind,
-                    number=number,
-                    made_unix_s=time.time() if now is None else now,
-                    who=who,
-                    why=why,
-                    text=text,
-                )
+            return self._put(connection, kind, text, who, why, expected, now)
+
+    def put_from(self, source: str, kind: str, text: str, who: str, *, why: str, expected: int) -> int:
+        """A revision of `kind`, and in the same transaction one of `source`, where the text came from: not one
+        without the other, whatever happens between. `expected` is of `source`. Raises RevisionMoved."""
+        with self._store.write() as connection:
+            self._put(connection, source, text, who, "", expected, None)
+            return self._put(connection, kind, text, who, why, None, None)
+
+    def _put(
+        self,
+        connection: Connection,
+        kind: str,
+        text: str,
+        who: str,
+        why: str,
+        expected: int | None,
+        now: float | None,
+    ) -> int:
+        number = self._store.bump(connection, _counter(kind))
+        if expected is not None and expected != number - 1:
+            raise RevisionMoved(
+                f"revision {number - 1} of {kind} is in force, not {expected}: somebody has set another "
+                "meanwhile; look at it and send yours again"
             )
-            return number
+        made_unix_s = time.time() if now is None else now
+        connection.execute(
+            insert(schema.revisions).values(
+                kind=kind, number=number, made_unix_s=made_unix_s, who=who, why=why, text=text
+            )
+        )
+        return number
 
     def latest_number(self, kind: str) -> int:
         """0: none yet. One look at one row: made to be asked several times a second."""
