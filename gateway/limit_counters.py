@@ -20,6 +20,8 @@ from limits.aio.strategies import MovingWindowRateLimiter
 LEASE_S = 90.0
 """A slot whose gateway does not renew it for so long is free again."""
 REDIS_TIMEOUT_S = 0.5
+POOL_WAIT_S = 5.0
+"""A burst of callers queues for a connection; that is no sign that Redis is gone."""
 MAX_REDIS_CONNECTIONS = 32
 """A gateway's; callers wait for one in turn."""
 
@@ -126,7 +128,7 @@ class Counters:
         pool = redis.asyncio.BlockingConnectionPool.from_url(
             url,
             max_connections=MAX_REDIS_CONNECTIONS,
-            timeout=REDIS_TIMEOUT_S,
+            timeout=POOL_WAIT_S,
             socket_timeout=REDIS_TIMEOUT_S,
             socket_connect_timeout=REDIS_TIMEOUT_S,
         )
