@@ -33,7 +33,7 @@ from benchmarks.node import node_status, wait_until
 from benchmarks.ordinary import MAX_NEW_TOKENS, ordinary_model
 from benchmarks.report import Figure, Report
 from contracts.stack import Stack
-from scaler.by_hand import scale
+from scaler.acting.by_hand import scale
 from tidegate.testing import running_stack
 
 NAME = "memory"

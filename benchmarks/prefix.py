@@ -34,7 +34,7 @@ from benchmarks.reference import Reference
 from benchmarks.report import Figure, Report
 from benchmarks.statistics import percentile
 from contracts.stack import Stack, tidegate_home
-from scaler.by_hand import scale
+from scaler.acting.by_hand import scale
 from tidegate.testing import running_stack
 
 NAME = "prefix"

@@ -35,7 +35,7 @@ from benchmarks.ordinary import OrdinaryModel, bare_model, ordinary_model
 from benchmarks.report import Figure, Report
 from benchmarks.statistics import median, percentile
 from contracts.stack import Stack
-from scaler.by_hand import scale
+from scaler.acting.by_hand import scale
 from tidegate.testing import running_stack
 
 NAME = "scaleout"

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import Figure, Report
-from scaler.policy import ModelPolicy, Reservation, ScaleIn
+from scaler.deciding.policy import ModelPolicy, Reservation, ScaleIn
 from scaler.simulation import traces
 from scaler.simulation.figures import Figures
 from scaler.simulation.ours import Ours

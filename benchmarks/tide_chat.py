@@ -19,7 +19,7 @@ from benchmarks.report import Figure
 from benchmarks.tide_decisions import watching
 from benchmarks.tide_scaler import scaling
 from contracts.stack import Stack
-from scaler.by_hand import scale
+from scaler.acting.by_hand import scale
 from tidegate.testing import running_stack
 
 MODEL = "chat"

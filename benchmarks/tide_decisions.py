@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.tide_load import Call
 from scaler.errors import ScaleError
-from scaler.service_client import ScalerClient
+from scaler.serving.service_client import ScalerClient
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from benchmarks.tide_figures import Side
 from benchmarks.tide_load import MODEL, REPOSITORY, send_all
 from benchmarks.tide_watch import counting
 from contracts.stack import Stack
-from scaler.by_hand import scale
+from scaler.acting.by_hand import scale
 
 LEAD_IN_S = 10.0
 """Load of the valley before a day begins: a scaler that has just started does not scale in for a window."""

@@ -9,9 +9,9 @@ from typing import Literal
 import msgspec
 
 from contracts.triton_key import read_triton_key
+from scaler.acting.workload import Workload
 from scaler.errors import ConfigInvalid
-from scaler.server import Access
-from scaler.workload import Workload
+from scaler.serving.server import Access
 
 TOKEN_VARIABLE = "TIDEGATE_SCALER_TOKEN"  # noqa: S105 - the variable's name
 

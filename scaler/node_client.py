@@ -9,9 +9,9 @@ import msgspec
 
 from contracts import node_pb2, node_pb2_grpc
 from contracts.stack import ServedModel
-from scaler.channels import connect
+from scaler.acting.instance_update import InstanceLoad
 from scaler.errors import NodeRefused, NodeUnreachable, ScaleError
-from scaler.instance_update import InstanceLoad
+from scaler.serving.channels import connect
 
 CALL_TIMEOUT_S = 5.0
 _REFUSALS = (

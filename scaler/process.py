@@ -12,32 +12,32 @@ from typing import Any, NoReturn, Self, TypeVar
 from grpc_reflection.v1alpha import reflection
 
 from contracts import scaler_pb2, scaler_pb2_grpc
-from scaler.book import Book
+from scaler.acting.keda_server import KedaServer, open_access
+from scaler.acting.kubernetes_api import KubernetesApi
+from scaler.acting.target import Limits
+from scaler.acting.targets import choose, lead, take_turn
 from scaler.clock import steady_unix_clock
-from scaler.collector import Collector
 from scaler.config import ScalerConfig
+from scaler.deciding.policy import ModelPolicy
 from scaler.errors import GpuUnreadable, NotLeader, OwnedByOther, StateHeld
-from scaler.figures import Spans
-from scaler.gpu import GpuMeter
-from scaler.health import Health
-from scaler.keda_server import KedaServer, open_access
-from scaler.kept_book import open_book
-from scaler.kept_start_times import KeptStartTimes
-from scaler.kubernetes_api import KubernetesApi
-from scaler.leader import Leadership
-from scaler.led import LedBook
-from scaler.loop import Loop
+from scaler.leading.leader import Leadership
+from scaler.leading.led import LedBook
+from scaler.looping.loop import Loop
+from scaler.looping.wakes import Wakes
+from scaler.measuring.collector import Collector
+from scaler.measuring.figures import Spans
+from scaler.measuring.gpu import GpuMeter
+from scaler.measuring.sampled import Sampled
+from scaler.measuring.triton_metrics import TritonMetrics
 from scaler.node_client import NodeClient
-from scaler.policy import ModelPolicy
-from scaler.sampled import Sampled
-from scaler.server import server_of
-from scaler.service import ScalerService
-from scaler.target import Limits
-from scaler.targets import choose, lead, take_turn
+from scaler.serving.book import Book
+from scaler.serving.health import Health
+from scaler.serving.kept_book import open_book
+from scaler.serving.kept_start_times import KeptStartTimes
+from scaler.serving.server import server_of
+from scaler.serving.service import ScalerService
+from scaler.serving.watched_book import WatchedBook
 from scaler.triton_client import TritonClient
-from scaler.triton_metrics import TritonMetrics
-from scaler.wakes import Wakes
-from scaler.watched_book import WatchedBook
 
 STANDBY_S = 0.5
 LAST_WORDS_S = 1.0

@@ -11,9 +11,9 @@ from tritonclient.grpc import service_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from contracts import node_pb2
+from scaler.acting.target import ScaleResult
+from scaler.deciding.observation import Counts, Quality, Reading, Signals
 from scaler.errors import Busy, ModelUnknown, NodeUnreachable, TritonUnreachable
-from scaler.observation import Counts, Quality, Reading, Signals
-from scaler.target import ScaleResult
 
 NS_PER_S = 1_000_000_000
 START_S = 1_800_000_000.0

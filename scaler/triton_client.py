@@ -13,8 +13,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from contracts.triton_key import REFUSAL, grpc_metadata
-from scaler.channels import connect
 from scaler.errors import LoadPending, LoadRefused, ModelUnknown, ScaleError, TritonUnreachable
+from scaler.serving.channels import connect
 
 CALL_TIMEOUT_S = 10.0
 

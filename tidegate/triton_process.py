@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 from google.protobuf import json_format
 
+from scaler.acting.model_lock import ModelLock
 from scaler.errors import ModelUnknown, ScaleError
-from scaler.model_lock import ModelLock
 from scaler.triton_client import TritonClient
 from tidegate import processes, stubs, triton_key
 from tidegate.launch_errors import ModelLoadFailed, ProcessFailed

@@ -21,11 +21,11 @@ from contracts.stack import STACK_NAME, Stack, write_whole
 from contracts.triton_key import TRITON_KEY_NAME
 from gateway.routes import Routes, RoutesInvalid
 from python_backend.node.added import ADDED_NAME
+from scaler.deciding.policy import Policy
 from scaler.errors import PolicyInvalid, ScaleError
 from scaler.node_client import NodeClient
-from scaler.policy import Policy
-from scaler.server import is_loopback
-from scaler.store import Store
+from scaler.serving.server import is_loopback
+from scaler.serving.store import Store
 from tidegate import ports, processes, repository, run_dir, triton_install
 from tidegate.console import ConsoleProgress
 from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings

@@ -2,7 +2,7 @@
 
 For tuning, one call:
 
-    from scaler.policy import ModelPolicy
+    from scaler.deciding.policy import ModelPolicy
     from scaler.simulation import ours, replay, traces
     trace = traces.load("conv24")                       # traces.NAMES has them all
     figures = replay.replay(trace, ours.Ours(ModelPolicy(max_instances=40)), startup_s=120)

@@ -1,4 +1,4 @@
-"""The scaler's own decider in a replay: `scaler.decider.decide`, on the trace's clock.
+"""The scaler's own decider in a replay: `scaler.deciding.decider.decide`, on the trace's clock.
 
 It is given what the loop gives it: signals, counts, the lead as measured by `StartTimes`, and the floors.
 """
@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from scaler import reservations
-from scaler.decider import decide
-from scaler.decision import Decision, Floor, Spec, State
-from scaler.demand import measure
-from scaler.forecast import Forecaster
-from scaler.observation import Counts, Observation, Reading, Signals
-from scaler.policy import ModelPolicy
+from scaler.deciding import reservations
+from scaler.deciding.decider import decide
+from scaler.deciding.decision import Decision, Floor, Spec, State
+from scaler.deciding.demand import measure
+from scaler.deciding.forecast import Forecaster
+from scaler.deciding.observation import Counts, Observation, Reading, Signals
+from scaler.deciding.policy import ModelPolicy
+from scaler.deciding.start_times import StartTimes
 from scaler.simulation.rival import Seen, Setting, Wish
-from scaler.start_times import StartTimes
 
 MODEL = "model"
 

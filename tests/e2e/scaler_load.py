@@ -11,7 +11,7 @@ from benchmarks.clients import TritonLoad
 from benchmarks.tide_load import MODEL, REPOSITORY, AskFailed, ask
 from contracts import scaler_pb2 as pb
 from scaler.errors import ScaleError
-from scaler.service_client import ScalerClient
+from scaler.serving.service_client import ScalerClient
 
 DEADLINE_S = 60.0
 """Far beyond what anything here takes; a test that reaches it has failed."""

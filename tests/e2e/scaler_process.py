@@ -9,11 +9,11 @@ import asyncio
 import sys
 from pathlib import Path
 
-from scaler.challenge import Claim
+from scaler.acting.challenge import Claim
+from scaler.acting.ownership import owner_id
+from scaler.acting.plain_target import PlainTarget
+from scaler.acting.target import Limits
 from scaler.errors import OwnedByOther
-from scaler.ownership import owner_id
-from scaler.plain_target import PlainTarget
-from scaler.target import Limits
 from scaler.triton_client import TritonClient
 
 ANSWER_S = 2.0

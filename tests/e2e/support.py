@@ -20,7 +20,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from contracts.stack import Stack, read_stack
-from scaler.instance_update import InstanceLoad
+from scaler.acting.instance_update import InstanceLoad
 from tidegate import stubs
 from tidegate.testing import free_ports
 

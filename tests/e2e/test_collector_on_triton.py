@@ -12,13 +12,13 @@ from google.protobuf import json_format
 
 from benchmarks.clients import TritonLoad
 from contracts.stack import Stack
-from scaler.actuator import Actuator
-from scaler.collector import Collector
-from scaler.figures import Spans
+from scaler.acting.actuator import Actuator
+from scaler.deciding.observation import Counts, Quality, Signals
+from scaler.measuring.collector import Collector
+from scaler.measuring.figures import Spans
+from scaler.measuring.triton_metrics import TritonMetrics
 from scaler.node_client import NodeClient
-from scaler.observation import Counts, Quality, Signals
 from scaler.triton_client import TritonClient
-from scaler.triton_metrics import TritonMetrics
 from tests.e2e.support import StubNode, closed_loop_clients, launched, write_model
 from tests.models import chat_text
 from tidegate.testing import RunningStack

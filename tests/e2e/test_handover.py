@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from contracts import scaler_pb2 as pb
-from scaler.service_client import ScalerClient
+from scaler.serving.service_client import ScalerClient
 from tests.e2e.plain_triton import plain_triton, write_plain_model
 from tests.integration.fake_kubernetes import CHAT, FakeKubernetes, serving
 from tests.integration.scaler_process import RunningScaler, running_scaler

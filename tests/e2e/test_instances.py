@@ -14,11 +14,11 @@ import pytest
 from benchmarks.clients import Streamed, TritonLoad, closed_loop
 from benchmarks.node import node_status, num_spares, wait_until
 from contracts.node_pb2 import NodeStatus
-from scaler.actuator import InstanceChange
-from scaler.by_hand import scale
+from scaler.acting.actuator import InstanceChange
+from scaler.acting.by_hand import scale
+from scaler.acting.node_target import NodeTarget
+from scaler.acting.target import Limits
 from scaler.node_client import NodeClient
-from scaler.node_target import NodeTarget
-from scaler.target import Limits
 from scaler.triton_client import TritonClient
 from tests.models import chat_text
 from tidegate.testing import RunningStack

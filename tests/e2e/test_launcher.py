@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks.clients import TritonLoad, generate_request
 from contracts.stack import Stack
-from scaler.actuator import Actuator
+from scaler.acting.actuator import Actuator
 from scaler.triton_client import TritonClient
 from tests.e2e.support import (
     UP,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.ownership import Mark, read_mark
+from scaler.acting.ownership import Mark, read_mark
 from scaler.triton_client import TritonClient
 from tests.e2e.plain_triton import plain_triton, write_plain_model
 from tests.e2e.support import closed_loop_clients

@@ -12,13 +12,13 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from scaler import instance_update
+from scaler.acting import instance_update
+from scaler.acting.plain_target import PlainTarget
+from scaler.acting.target import Limits
+from scaler.acting.triton_target import TritonTarget
+from scaler.deciding.observation import Counts
 from scaler.errors import NeverSafe, UpdateStuck
-from scaler.observation import Counts
-from scaler.plain_target import PlainTarget
-from scaler.target import Limits
 from scaler.triton_client import TritonClient
-from scaler.triton_target import TritonTarget
 from tests.e2e.plain_triton import PlainTriton, plain_triton, write_decoupled_model, write_plain_model
 from tests.e2e.support import Outcomes, closed_loop_clients, echo, echo_request, echo_stub
 

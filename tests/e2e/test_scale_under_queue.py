@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scaler import instance_update
-from scaler.actuator import Actuator, InstanceChange
+from scaler.acting import instance_update
+from scaler.acting.actuator import Actuator, InstanceChange
 from scaler.triton_client import TritonClient
 from tests.e2e.support import StubNode, closed_loop_clients, launched, write_model
 

@@ -12,11 +12,11 @@ import pytest
 
 from benchmarks.node import node_status
 from contracts.stack import Stack
+from scaler.acting.node_target import NodeTarget
+from scaler.acting.stub_processes import end_stubs
+from scaler.acting.target import Limits
+from scaler.deciding.observation import Counts
 from scaler.errors import StartAbandoned
-from scaler.node_target import NodeTarget
-from scaler.observation import Counts
-from scaler.stub_processes import end_stubs
-from scaler.target import Limits
 from scaler.triton_client import TritonClient
 from tests.e2e.support import StubNode, closed_loop_clients, launched, write_model
 from tests.models import CHAT, EMBED, model_folder

@@ -7,9 +7,9 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 
+from scaler.acting.keda_server import KedaServer
 from scaler.errors import ModelUnknown, WantedUnknown
-from scaler.keda_server import KedaServer
-from scaler.server import Access
+from scaler.serving.server import Access
 
 MODELS = ("chat", "embed")
 

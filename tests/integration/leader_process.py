@@ -11,12 +11,12 @@ import signal
 import sys
 from pathlib import Path
 
-from scaler import file_leader
-from scaler.file_leader import FileLeadership
-from scaler.kubernetes_api import KubernetesApi
-from scaler.kubernetes_lease import KubernetesLease
-from scaler.leader import Leadership, Timing, awake_clock
-from scaler.lease import LeaseLeadership
+from scaler.acting.kubernetes_api import KubernetesApi
+from scaler.leading import file_leader
+from scaler.leading.file_leader import FileLeadership
+from scaler.leading.kubernetes_lease import KubernetesLease
+from scaler.leading.leader import Leadership, Timing, awake_clock
+from scaler.leading.lease import LeaseLeadership
 
 LOOK_S = 0.01
 TIMING = Timing(lease_s=2.0, renew_s=1.2, retry_s=0.1)

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from scaler.collector import Collector
-from scaler.observation import Counts
+from scaler.deciding.observation import Counts
+from scaler.measuring.collector import Collector
+from scaler.measuring.triton_metrics import TritonMetrics
 from scaler.testing import FakeClock
 from scaler.triton_client import TritonClient
-from scaler.triton_metrics import TritonMetrics
 from tidegate.testing import free_ports
 
 pytestmark = pytest.mark.integration

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from scaler import kubernetes_api
+from scaler.acting import kubernetes_api
+from scaler.acting.kubernetes_api import KubernetesApi, Resource
+from scaler.acting.kubernetes_target import KubernetesTarget
+from scaler.acting.workload import Workload
+from scaler.deciding.observation import Counts
 from scaler.errors import Conflict, KubernetesMissing, KubernetesRefused, KubernetesUnreachable
-from scaler.kubernetes_api import KubernetesApi, Resource
-from scaler.kubernetes_target import KubernetesTarget
-from scaler.observation import Counts
-from scaler.workload import Workload
 from tests.integration.fake_kubernetes import CHAT, LEASE, FakeKubernetes, serving
 
 pytestmark = pytest.mark.integration

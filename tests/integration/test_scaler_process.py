@@ -22,8 +22,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from contracts import externalscaler_pb2, externalscaler_pb2_grpc
 from contracts import scaler_pb2 as pb
 from scaler.errors import ScalerRefused, ScalerUnreachable
-from scaler.service_client import ScalerClient
-from scaler.store import Store
+from scaler.serving.service_client import ScalerClient
+from scaler.serving.store import Store
 from tests.integration.fake_kubernetes import CHAT, FakeKubernetes, serving
 from tests.integration.scaler_process import READY_LINE, refused, running_scaler, started, wait_for
 from tidegate import cli
@@ -114,8 +114,8 @@ def test_a_change_that_was_answered_is_never_lost(tmp_path: Path) -> None:
 SAVE_FOR_EVER = """
 import sys
 from pathlib import Path
-from scaler.book_state import BookState, Revision, Said
-from scaler.store import Store
+from scaler.serving.book_state import BookState, Revision, Said
+from scaler.serving.store import Store
 
 store = Store(Path(sys.argv[1]))
 number = 0

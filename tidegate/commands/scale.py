@@ -15,7 +15,7 @@ from tidegate.console import note, print_json
 if TYPE_CHECKING:
     from contracts import scaler_pb2 as pb
     from contracts.stack import Stack
-    from scaler.actuator import InstanceChange
+    from scaler.acting.actuator import InstanceChange
 
 
 def scale(
@@ -35,7 +35,7 @@ def scale(
     Instances that go are drained first. When they are not done in time, all serve on and the exit code is 1.
     A model that the scaler's policy names is refused unless it is paused: the scaler would undo it.
     """
-    from scaler.by_hand import scale as scale_model
+    from scaler.acting.by_hand import scale as scale_model
     from scaler.errors import ScaleError
 
     stack = need_stack(run_dir)

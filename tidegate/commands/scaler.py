@@ -23,7 +23,7 @@ from tidegate.commands.scaler_connection import (
 from tidegate.console import out, print_json, print_table
 
 if TYPE_CHECKING:
-    from scaler.service_client import ScalerClient
+    from scaler.serving.service_client import ScalerClient
 
 app = typer.Typer(help="See what is scaled and why; set policies, pauses, reservations.")
 app.add_typer(scaler_policy.app, name="policy")

@@ -19,7 +19,7 @@ from tidegate.commands.running import need_stack
 if TYPE_CHECKING:
     import grpc
 
-    from scaler.service_client import ScalerClient
+    from scaler.serving.service_client import ScalerClient
 
 Answer = TypeVar("Answer")
 TOKEN_VARIABLE = "TIDEGATE_SCALER_TOKEN"  # noqa: S105 - the variable's name
@@ -77,7 +77,7 @@ class Connection:
 
     def client(self, run_dir: Path | None, environ: Mapping[str, str] = os.environ) -> ScalerClient:
         """Raises NotRunning, CommandError."""
-        from scaler.service_client import ScalerClient
+        from scaler.serving.service_client import ScalerClient
 
         address = self.address or stack_scaler(run_dir)
         try:

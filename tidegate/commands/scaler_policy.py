@@ -14,7 +14,7 @@ from tidegate.commands.scaler_connection import ask, who
 from tidegate.console import note, print_json
 
 if TYPE_CHECKING:
-    from scaler.policy import Policy
+    from scaler.deciding.policy import Policy
 
 app = typer.Typer(help="Show, check and set the scaling policy.")
 PolicyFile = Annotated[Path, typer.Argument(metavar="FILE", help="YAML; - for standard input.")]
@@ -78,8 +78,8 @@ def set_policy(
 @app.command()
 def check(file: PolicyFile, as_json: JsonOption = False) -> None:
     """Check a policy file. Needs no running stack; exit code 1 when the scaler would refuse it."""
+    from scaler.deciding.policy import Policy
     from scaler.errors import PolicyInvalid
-    from scaler.policy import Policy
 
     try:
         found, problems = Policy.parse(_read(file)), []

@@ -122,8 +122,8 @@ def simulate(
 
 
 def _ours(path: Path | None, model: str | None, tick_s: float) -> Ours:
+    from scaler.deciding.policy import ModelPolicy, Policy
     from scaler.errors import PolicyInvalid
-    from scaler.policy import ModelPolicy, Policy
     from scaler.simulation.ours import Ours
 
     if path is None:

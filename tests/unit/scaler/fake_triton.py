@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from scaler.acting.instance_update import InstanceLoad
 from scaler.errors import LoadPending, LoadRefused, ModelUnknown
-from scaler.instance_update import InstanceLoad
 from scaler.triton_client import IndexEntry
 
 

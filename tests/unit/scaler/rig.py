@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from scaler.book import Book
-from scaler.collector import Collector
-from scaler.decision import Decision
-from scaler.loop import Loop
-from scaler.model_loop import Signaller
+from scaler.deciding.decision import Decision
+from scaler.looping.loop import Loop
+from scaler.looping.model_loop import Signaller
+from scaler.looping.views import ModelView
+from scaler.measuring.collector import Collector
+from scaler.serving.book import Book
 from scaler.testing import FakeClock, FakeLoad, FakeNode, FakeTarget, FakeTriton, settle
-from scaler.views import ModelView
 
 POLICY = """
 models:

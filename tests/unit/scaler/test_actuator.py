@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from scaler.actuator import Actuator, InstanceChange, Patience
+from scaler.acting.actuator import Actuator, InstanceChange, Patience
+from scaler.acting.model_lock import ModelLock
+from scaler.acting.starting import EndStubs
 from scaler.errors import (
     Busy,
     ConfigDrifted,
@@ -18,8 +20,6 @@ from scaler.errors import (
     StartAbandoned,
     UpdateTimeout,
 )
-from scaler.model_lock import ModelLock
-from scaler.starting import EndStubs
 from tests.unit.scaler.fake_triton import FakeNode, FakeTriton, served_by_node
 
 

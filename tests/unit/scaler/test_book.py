@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.book import MAX_REVISIONS, Book
-from scaler.book_state import MAX_SAID_CHARS, BookState
-from scaler.decision import Floor
+from scaler.deciding.decision import Floor
+from scaler.deciding.policy import Reservation
 from scaler.errors import (
     AllPaused,
     NotManaged,
@@ -18,8 +17,9 @@ from scaler.errors import (
     RevisionMoved,
     StateUnwritable,
 )
-from scaler.policy import Reservation
-from scaler.watched_book import WatchedBook
+from scaler.serving.book import MAX_REVISIONS, Book
+from scaler.serving.book_state import MAX_SAID_CHARS, BookState
+from scaler.serving.watched_book import WatchedBook
 
 NOON = 1_796_126_400.0
 """2026-12-01 12:00 UTC."""

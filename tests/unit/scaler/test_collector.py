@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from scaler.collector import Collector
-from scaler.gpu import GpuFigures
-from scaler.observation import Counts, Quality, Reading, Signals
+from scaler.deciding.observation import Counts, Quality, Reading, Signals
+from scaler.measuring.collector import Collector
+from scaler.measuring.gpu import GpuFigures
 from scaler.testing import FakeClock, FakeNode, FakeTriton
 
 FIGURES = ("utilization", "queue", "queue_time_s", "concurrency", "arrivals_per_s", "busy_s_per_request")

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from scaler.decider import decide
-from scaler.decision import Cause, Decision, Direction, Floor, Override, Spec, State
-from scaler.observation import MISSING, Counts, Observation, Quality, Reading, Signals
-from scaler.policy import ModelPolicy, ScaleIn, ScaleOut
+from scaler.deciding.decider import decide
+from scaler.deciding.decision import Cause, Decision, Direction, Floor, Override, Spec, State
+from scaler.deciding.observation import MISSING, Counts, Observation, Quality, Reading, Signals
+from scaler.deciding.policy import ModelPolicy, ScaleIn, ScaleOut
 
 QUICK = ScaleOut(utilization_hold_s=3)
 

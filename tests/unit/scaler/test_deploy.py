@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from scaler.keda_trigger import Trigger
-from scaler.kubernetes_lease import KubernetesLease
+from scaler.acting.keda_trigger import Trigger
+from scaler.leading.kubernetes_lease import KubernetesLease
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.dry_run import DryRun
+from scaler.acting.dry_run import DryRun
+from scaler.deciding.observation import Counts
 from scaler.errors import CountsUnknown
-from scaler.observation import Counts
 from tests.unit.scaler.test_handover import FakeTarget
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from scaler.feed import Feed
+from scaler.looping.feed import Feed
 from scaler.testing import settle
 
 

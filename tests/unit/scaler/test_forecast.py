@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from scaler.forecast import Forecaster
-from scaler.policy import Forecast, ModelPolicy
+from scaler.deciding.forecast import Forecaster
+from scaler.deciding.policy import Forecast, ModelPolicy
 
 DAY_S = 86400
 OPENS_S = 9 * 3600

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from scaler.errors import GpuUnreadable
-from scaler.gpu import GpuFigures, GpuMeter, load_nvml
+from scaler.measuring.gpu import GpuFigures, GpuMeter, load_nvml
 
 
 class FakeNvml:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.acting.handover import Handover, Split, split
+from scaler.acting.keda_target import KedaTarget
+from scaler.acting.target import ScaleResult
+from scaler.deciding.observation import Counts
 from scaler.errors import CountsUnknown, DrainTimeout, ScaleError, WantedUnknown
-from scaler.handover import Handover, Split, split
-from scaler.keda_target import KedaTarget
-from scaler.observation import Counts
-from scaler.target import ScaleResult
 
 COUNT = st.integers(0, 50)
 

@@ -9,9 +9,9 @@ import pytest
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from scaler import instance_update as update
+from scaler.acting import instance_update as update
+from scaler.acting.instance_update import InstanceLoad
 from scaler.errors import ConfigRefused
-from scaler.instance_update import InstanceLoad
 
 
 def config(*names: str) -> ModelConfig:

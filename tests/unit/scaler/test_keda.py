@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from contracts import externalscaler_pb2 as pb
+from scaler.acting.keda import ExternalScaler
+from scaler.acting.keda_server import open_access
+from scaler.acting.keda_trigger import BadTrigger, Trigger, metric_spec, metric_value
 from scaler.errors import WantedUnknown
-from scaler.keda import ExternalScaler
-from scaler.keda_server import open_access
-from scaler.keda_trigger import BadTrigger, Trigger, metric_spec, metric_value
-from scaler.server import Access
+from scaler.serving.server import Access
 from tests.integration.keda_model import hpa_replicas
 
 
@@ -121,7 +121,7 @@ class Quiet:
 
 async def test_a_stream_finds_a_change_without_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks every LOOK_AGAIN_S, here 0: unknown, then active, then not; a closed one ends."""
-    monkeypatch.setattr("scaler.keda.LOOK_AGAIN_S", 0)
+    monkeypatch.setattr("scaler.acting.keda.LOOK_AGAIN_S", 0)
     source = Quiet()
     scaler = ExternalScaler(source)
     stream = scaler.StreamIsActive(pb.ScaledObjectRef(scalerMetadata={"model": "chat"}), None)  # type: ignore[arg-type]

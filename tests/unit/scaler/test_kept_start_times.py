@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scaler.kept_start_times import FILE_NAME, KeptStartTimes
-from scaler.policy import ModelPolicy
-from scaler.start_times import UNKNOWN_LEAD_S
+from scaler.deciding.policy import ModelPolicy
+from scaler.deciding.start_times import UNKNOWN_LEAD_S
+from scaler.serving.kept_start_times import FILE_NAME, KeptStartTimes
 
 
 def lead_s(times: KeptStartTimes, model: str = "chat") -> float:

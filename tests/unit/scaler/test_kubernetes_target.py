@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from scaler.acting.kubernetes_api import Json, Resource
+from scaler.acting.kubernetes_target import KubernetesTarget
+from scaler.acting.target import ScaleResult
+from scaler.acting.workload import Seen, Workload
+from scaler.acting.writers import Writers
+from scaler.deciding.observation import Counts
 from scaler.errors import Busy, Conflict, KubernetesRefused, KubernetesUnreachable, ModelUnknown, TwoWriters
-from scaler.kubernetes_api import Json, Resource
-from scaler.kubernetes_target import KubernetesTarget
-from scaler.observation import Counts
-from scaler.target import ScaleResult
-from scaler.workload import Seen, Workload
-from scaler.writers import Writers
 from tests.integration.fake_kubernetes import CHAT, HPAS, FakeKubernetes
 
 DEPLOYMENT = Workload.parse("deployment/chat", "default")

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from scaler.decision import Floor, Spec
+from scaler.acting.target import ScaleResult
+from scaler.deciding.decision import Floor, Spec
+from scaler.deciding.observation import Counts
+from scaler.deciding.policy import ModelPolicy, Policy
 from scaler.errors import Conflict, KubernetesUnreachable, NotLeader, WantedUnknown
-from scaler.file_leader import FileLeadership
-from scaler.kubernetes_lease import to_lease, to_record
-from scaler.leader import Record, Step, Timing, may_act, next_step
-from scaler.lease import LeaseLeadership, Versioned
-from scaler.led import LedBook, LedReplicas, LedTarget
-from scaler.observation import Counts
-from scaler.policy import ModelPolicy, Policy
-from scaler.target import ScaleResult
+from scaler.leading.file_leader import FileLeadership
+from scaler.leading.kubernetes_lease import to_lease, to_record
+from scaler.leading.leader import Record, Step, Timing, may_act, next_step
+from scaler.leading.lease import LeaseLeadership, Versioned
+from scaler.leading.led import LedBook, LedReplicas, LedTarget
 
 # --- the rule ---
 
@@ -395,7 +395,7 @@ async def test_the_leader_acts_as_if_there_were_nobody_else() -> None:
 
 async def test_a_change_is_taken_back_when_leadership_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drain that runs for minutes ends half a second later at most, here at once."""
-    monkeypatch.setattr("scaler.led.LOOK_S", 0)
+    monkeypatch.setattr("scaler.leading.led.LOOK_S", 0)
     leadership, inner = FakeLeadership(), FakeTarget()
     change = asyncio.create_task(LedTarget(inner, leadership).scale("chat", 3, "test"))
     for _ in range(5):

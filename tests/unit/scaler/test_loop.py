@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from scaler.decision import Cause, Decision, Direction, Floor, Spec, State
+from scaler.deciding.decision import Cause, Decision, Direction, Floor, Spec, State
+from scaler.deciding.forecast import Forecaster
+from scaler.deciding.observation import Observation
+from scaler.deciding.start_times import UNKNOWN_LEAD_S
 from scaler.errors import LoadRefused
-from scaler.forecast import Forecaster
-from scaler.loop import Loop
-from scaler.observation import Observation
-from scaler.start_times import UNKNOWN_LEAD_S
+from scaler.looping.loop import Loop
 from scaler.testing import FakeClock, settle
 from tests.unit.scaler.rig import POLICY, Rig
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from scaler.acting.instance_update import InstanceLoad
+from scaler.acting.model_lock import ModelLock
+from scaler.acting.node_target import NodeTarget, count
+from scaler.acting.target import Limits
+from scaler.deciding.observation import Counts
 from scaler.errors import Busy, DrainTimeout, InUse, ModelUnknown, NodeUnreachable, StartAbandoned
-from scaler.instance_update import InstanceLoad
-from scaler.model_lock import ModelLock
-from scaler.node_target import NodeTarget, count
-from scaler.observation import Counts
-from scaler.target import Limits
 from tests.unit.scaler.fake_triton import FakeTriton, served_by_node
 
 

@@ -10,10 +10,10 @@ import pytest
 from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from scaler.challenge import Claim
+from scaler.acting.challenge import Claim
+from scaler.acting.ownership import HostLock, Mark, Watch, canonical, owner_id, read_mark, with_mark
+from scaler.acting.plain_update import with_count
 from scaler.errors import LoadPending, OwnedByOther
-from scaler.ownership import HostLock, Mark, Watch, canonical, owner_id, read_mark, with_mark
-from scaler.plain_update import with_count
 
 FIRST, SECOND = "aaaaaaaa", "bbbbbbbb"
 
@@ -26,7 +26,7 @@ def config(count: int = 1) -> ModelConfig:
 
 @pytest.fixture(autouse=True)
 def looks_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler.challenge.LOOK_S", 0)
+    monkeypatch.setattr("scaler.acting.challenge.LOOK_S", 0)
 
 
 @dataclass

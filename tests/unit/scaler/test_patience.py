@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scaler.decision import State
-from scaler.patience import FORGET_S, after_scale_out, cooldown_in_s, forgotten, window_s
-from scaler.policy import ModelPolicy
+from scaler.deciding.decision import State
+from scaler.deciding.patience import FORGET_S, after_scale_out, cooldown_in_s, forgotten, window_s
+from scaler.deciding.policy import ModelPolicy
 
 POLICY = ModelPolicy()
 

@@ -11,6 +11,10 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from scaler.acting.ownership import read_mark
+from scaler.acting.plain_target import PlainTarget
+from scaler.acting.target import Limits
+from scaler.deciding.observation import Counts
 from scaler.errors import (
     Busy,
     ConfigDrifted,
@@ -20,17 +24,13 @@ from scaler.errors import (
     NeverSafe,
     UpdateStuck,
 )
-from scaler.observation import Counts
-from scaler.ownership import read_mark
-from scaler.plain_target import PlainTarget
-from scaler.target import Limits
 from scaler.triton_client import IndexEntry
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaler.plain_actuator.LOOK_S", 0.001)
-    monkeypatch.setattr("scaler.plain_actuator.CALM_WINDOW_S", 0.001)
+    monkeypatch.setattr("scaler.acting.plain_actuator.LOOK_S", 0.001)
+    monkeypatch.setattr("scaler.acting.plain_actuator.CALM_WINDOW_S", 0.001)
 
 
 @dataclass

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from scaler import calm
-from scaler import instance_update as update
-from scaler.calm import Sample
+from scaler.acting import calm
+from scaler.acting import instance_update as update
+from scaler.acting.calm import Sample
+from scaler.acting.plain_update import check_foreign, is_decoupled, num_instances, with_count
 from scaler.errors import ConfigRefused
-from scaler.plain_update import check_foreign, is_decoupled, num_instances, with_count
 
 
 def config(*counts: int, kind: str = "KIND_CPU", gpus: Sequence[int] = ()) -> ModelConfig:

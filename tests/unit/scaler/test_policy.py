@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.deciding.policy import ModelPolicy, Policy
 from scaler.errors import PolicyInvalid
-from scaler.policy import ModelPolicy, Policy
 
 
 def refusal(text: str) -> str:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaler.deciding.policy import WEEKDAYS, Reservation
+from scaler.deciding.reservations import MARGIN_S, Window, floors, next_window, read_reservation, windows
 from scaler.errors import PolicyInvalid
-from scaler.policy import WEEKDAYS, Reservation
-from scaler.reservations import MARGIN_S, Window, floors, next_window, read_reservation, windows
 
 BERLIN = "Europe/Berlin"
 HOUR_S = 3600.0

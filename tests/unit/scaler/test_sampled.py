@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from scaler.deciding.observation import Counts, Quality, Reading, Signals
 from scaler.errors import TritonUnreachable
-from scaler.observation import Counts, Quality, Reading, Signals
-from scaler.sampled import Sampled, Served, for_all
+from scaler.measuring.sampled import Sampled, Served, for_all
 
 SIGNALS = Signals(
     utilization=Reading(Quality.GOOD, 0.9),

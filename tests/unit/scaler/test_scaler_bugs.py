@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.decision import Cause, Direction
+from scaler.deciding.decision import Cause, Direction
+from scaler.deciding.observation import Quality
+from scaler.deciding.policy import Policy
 from scaler.errors import OwnedByOther, PolicyInvalid
-from scaler.observation import Quality
-from scaler.policy import Policy
 from tests.unit.scaler.rig import POLICY, MeasuredRig, Rig
 
 OUTAGE_S = 600

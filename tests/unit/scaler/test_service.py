@@ -11,15 +11,15 @@ import pytest
 
 from contracts import scaler_pb2 as pb
 from scaler import errors
-from scaler.book import Book
-from scaler.decision import Cause, Decision, Direction, Floor, Spec, State
+from scaler.deciding.decision import Cause, Decision, Direction, Floor, Spec, State
+from scaler.deciding.observation import MISSING, Counts, Observation, Quality, Reading, Signals
+from scaler.deciding.policy import ModelPolicy
 from scaler.errors import StateUnwritable
-from scaler.feed import Feed, Subscription
-from scaler.observation import MISSING, Counts, Observation, Quality, Reading, Signals
-from scaler.policy import ModelPolicy
-from scaler.service import CODES, ScalerService
-from scaler.views import Change, ModelView
-from scaler.wakes import VALID_S, Wakes
+from scaler.looping.feed import Feed, Subscription
+from scaler.looping.views import Change, ModelView
+from scaler.looping.wakes import VALID_S, Wakes
+from scaler.serving.book import Book
+from scaler.serving.service import CODES, ScalerService
 
 NOON = 1_796_126_400.0
 POLICY = "models: {chat: {max_instances: 6}}"
@@ -343,7 +343,7 @@ def test_every_error_of_the_book_has_a_code() -> None:
     """Those that operators meet; a new one must not end as INTERNAL."""
     import inspect
 
-    from scaler import book
+    from scaler.serving import book
 
     raised = {
         value

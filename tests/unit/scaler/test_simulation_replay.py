@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from scaler.policy import ModelPolicy, Reservation
+from scaler.deciding.policy import ModelPolicy, Reservation
 from scaler.simulation import traces
 from scaler.simulation.autoscalers import Hpa, Kpa
 from scaler.simulation.figures import count_flips

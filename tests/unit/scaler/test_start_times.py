@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scaler.policy import ModelPolicy
-from scaler.start_times import UNKNOWN_LEAD_S, StartTimes
+from scaler.deciding.policy import ModelPolicy
+from scaler.deciding.start_times import UNKNOWN_LEAD_S, StartTimes
 
 
 def test_the_lead_is_a_high_percentile_of_the_last_starts() -> None:

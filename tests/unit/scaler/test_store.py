@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scaler.book import Book
-from scaler.book_state import BookState
+from scaler.deciding.policy import Reservation
 from scaler.errors import StateUnreadable, StateUnwritable
-from scaler.policy import Reservation
-from scaler.store import Store
+from scaler.serving.book import Book
+from scaler.serving.book_state import BookState
+from scaler.serving.store import Store
 
 NOON = 1_796_126_400.0
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from scaler.deciding.observation import Counts
 from scaler.errors import Busy
-from scaler.observation import Counts
 from scaler.testing import FakeClock, FakeTarget, settle
 
 

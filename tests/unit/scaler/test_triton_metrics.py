@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from scaler.errors import TritonUnreachable
-from scaler.triton_metrics import TritonMetrics, pending_by_model
+from scaler.measuring.triton_metrics import TritonMetrics, pending_by_model
 
 PAGE = """\
 # HELP nv_inference_pending_request_count Instantaneous number of pending requests awaiting execution per-model.

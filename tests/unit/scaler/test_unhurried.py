@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from scaler.acting.target import ScaleResult
+from scaler.acting.unhurried import Unhurried
+from scaler.deciding.observation import Counts
 from scaler.errors import ModelUnknown
-from scaler.observation import Counts
-from scaler.target import ScaleResult
-from scaler.unhurried import Unhurried
 
 
 @dataclass

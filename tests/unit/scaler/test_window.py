@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from scaler.window import Counters, Gauge, SumOfCounters
+from scaler.measuring.window import Counters, Gauge, SumOfCounters
 
 
 def counters(*snapshots: tuple[float, float], max_gap_s: float = 60.0) -> Counters:

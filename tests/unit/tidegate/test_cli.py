@@ -9,7 +9,7 @@ import pytest
 import benchmarks
 from benchmarks.report import Figure, Report
 from contracts.stack import STACK_NAME, ServedModel, Stack
-from scaler.actuator import InstanceChange
+from scaler.acting.actuator import InstanceChange
 from scaler.errors import DrainTimeout
 from tidegate import cli
 from tidegate.commands import scale as scale_command
@@ -335,7 +335,7 @@ def scaling(monkeypatch, write_stack):
             raise outcome["result"]
         return outcome["result"]
 
-    monkeypatch.setattr("scaler.by_hand.scale", scale)
+    monkeypatch.setattr("scaler.acting.by_hand.scale", scale)
     return outcome
 
 

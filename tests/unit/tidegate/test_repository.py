@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contracts.stack import ModelKind, ModelManifest
-from scaler.instance_update import instance_names
+from scaler.acting.instance_update import instance_names
 from tidegate import repository
 from tidegate.launch_errors import RepositoryInvalid
 

@@ -13,9 +13,9 @@ import pytest
 
 from contracts import scaler_pb2 as pb
 from contracts.stack import STACK_NAME, Stack
-from scaler import actuator
+from scaler.acting import actuator
 from scaler.errors import ScalerRefused, ScalerUnreachable
-from scaler.service_client import ScalerClient
+from scaler.serving.service_client import ScalerClient
 from tidegate import cli
 from tidegate.commands.errors import BadOption
 from tidegate.commands.options import parse_duration
@@ -325,7 +325,7 @@ def test_scaling_by_hand_goes_on_where_nobody_would_undo_it(
         )
 
     monkeypatch.setattr(ScalerClient, "status", status)
-    monkeypatch.setattr("scaler.by_hand.scale", scale)
+    monkeypatch.setattr("scaler.acting.by_hand.scale", scale)
     assert cli.run(["scale", "chat", "1"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "chat: has 1 instance already (chat-0)\n"

@@ -1,0 +1,1 @@
+"""How many instances there should be, and why. Pure: no sockets, no clock, no files."""

@@ -1,0 +1,1 @@
+"""Of several scalers over the same models one acts."""
