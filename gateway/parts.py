@@ -67,7 +67,14 @@ class Parts:
             if (latest := self._revisions.latest(KIND)) is not None:
                 self.routes.put(latest.text, latest.number)
         except RoutesInvalid as exc:
-            raise ConfigError("\n".join(f"routes: {problem}" for problem in exc.problems)) from exc
+            problems = [f"routes: {problem}" for problem in exc.problems]
+            if any("no such model is served" in problem for problem in problems):
+                url = self._store.name if self._store else ""
+                problems.append(
+                    "serve those models too; versions that have no share are dropped by "
+                    f"`tidegate rollout finish SERVICE --ledger-url {url}`"
+                )
+            raise ConfigError("\n".join(problems)) from exc
         except (OSError, UnicodeDecodeError, LedgerError) as exc:
             raise ConfigError(f"routes: {exc}") from exc
         return file

@@ -10,6 +10,8 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import grpc
+
 from gateway import rollout
 from gateway.route_table import KIND, RouteTable
 from gateway.routes import AutoRollback, ServiceRoute
@@ -21,6 +23,16 @@ logger = logging.getLogger("gateway.routes")
 
 AUTO = "auto-rollback"
 LOOK_S = 2.0
+_GRPC_FAULTS = frozenset(
+    code.value[0]
+    for code in (
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DATA_LOSS,
+    )
+)
 
 MAX_CALLS = 10_000
 """Of each version; the oldest are forgotten first."""
@@ -46,10 +58,11 @@ class RollbackWatch:
         self._seen: defaultdict[tuple[str, str], deque[_Seen]] = defaultdict(lambda: deque(maxlen=MAX_CALLS))
 
     def note(self, row: CallRow) -> None:
-        """Refused and cancelled calls tell nothing of the version."""
-        if row.outcome in ("ok", "error") and row.version and not row.is_shadow:
+        """Refused and cancelled calls, and those that asked for what cannot be, tell nothing of the version."""
+        is_fault = row.outcome == "error" and _is_servers_fault(row)
+        if (row.outcome == "ok" or is_fault) and row.version and not row.is_shadow:
             ended = row.started_unix_s + row.duration_s
-            self._seen[row.service, row.version].append(_Seen(ended, row.outcome == "error", row.ttft_s))
+            self._seen[row.service, row.version].append(_Seen(ended, is_fault, row.ttft_s))
 
     def verdict(self, service: str, route: ServiceRoute, now_unix_s: float) -> str | None:
         """Why the rollout should be taken back, with the numbers; None: it should not, or nobody can tell yet."""
@@ -88,6 +101,10 @@ class RollbackWatch:
             error_share=sum(seen.is_error for seen in calls) / len(calls) if calls else 0.0,
             median_ttft_s=statistics.median(ttfts) if ttfts else None,
         )
+
+
+def _is_servers_fault(row: CallRow) -> bool:
+    return row.status >= 500 if row.door == "http" else row.status in _GRPC_FAULTS
 
 
 async def watch_rollouts(table: RouteTable, watch: RollbackWatch, revisions: RevisionStore) -> None:

@@ -77,6 +77,17 @@ def roll_back(document: Document, service: str) -> Document:
     return set_percent(document, service, 0)
 
 
+def finish(document: Document, service: str) -> Document:
+    """Without the versions that have no share: their models need not be served any more. No way back."""
+    changed, route = _service(document, service)
+    kept = [version for version in route["versions"] if version["percent"] > 0]
+    if len(kept) == len(route["versions"]):
+        raise RolloutRefused(f"{service}: every version has a share; promote or roll back first")
+    route["versions"] = kept
+    route.pop("rollout", None)
+    return changed
+
+
 def status(document: Document, service: str) -> dict[str, Any]:
     """{"service", "previous", "next", "percent"}, the last three None without a rollout."""
     route = (document.get("services") or {}).get(service) or {}

@@ -115,6 +115,22 @@ def rollback(
 
 
 @app.command()
+def finish(
+    service: ServiceArgument,
+    why: WhyOption = "",
+    ledger_url: LedgerOption = None,
+    run_dir: RunDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Drop the versions that have no share: their models need not be served any more, and there is no way back."""
+    from gateway import rollout
+
+    why = why or f"{service}: finished"
+    change = _change(service, lambda routes: rollout.finish(routes, service), why, ledger_url, run_dir)
+    _print_status(change, as_json)
+
+
+@app.command()
 def status(
     service: ServiceArgument,
     ledger_url: LedgerOption = None,

@@ -53,6 +53,16 @@ def test_what_else_the_routes_say_stays() -> None:
     assert before["services"]["chat"]["versions"] == [{"name": "chat", "percent": 100}], "a copy was changed"
 
 
+def test_a_finished_rollout_leaves_the_versions_that_have_a_share() -> None:
+    """Promoted and finished: chat need not be served any more."""
+    document = rollout.promote(rollout.start({}, "chat", "chat-next", 5), "chat")
+    document = rollout.finish(document, "chat")
+    assert percents(document) == {"chat-next": 100}
+    assert rollout.status(document, "chat")["next"] is None
+    with pytest.raises(RolloutRefused, match="every version has a share"):
+        rollout.finish(document, "chat")
+
+
 @pytest.mark.parametrize(
     ("work", "words"),
     [
@@ -80,11 +90,20 @@ def test_a_promoted_version_is_where_the_next_rollout_starts() -> None:
     }
 
 
-def row(version: str, *, outcome: Any = "ok", ttft_s: float | None = 0.1, at_s: float = 100.0) -> CallRow:
+def row(
+    version: str,
+    *,
+    outcome: Any = "ok",
+    ttft_s: float | None = 0.1,
+    at_s: float = 100.0,
+    door: Any = "http",
+    status: int = 500,
+) -> CallRow:
     return CallRow(
         request_id="r",
         started_unix_s=at_s,
-        door="http",
+        door=door,
+        status=status,
         operation="chat",
         service="chat",
         version=version,
@@ -131,10 +150,19 @@ def test_a_version_that_is_slow_to_begin_is_taken_back() -> None:
     [
         [row("chat")] * 25 + [row("chat-next", outcome="error")] * 19,
         [row("chat")] * 25 + [row("chat-next", outcome="refused")] * 50,
+        [row("chat")] * 25 + [row("chat-next", outcome="error", status=400)] * 50,
+        [row("chat")] * 25 + [row("chat-next", outcome="error", door="grpc", status=3)] * 50,
         [row("chat")] * 25 + [row("chat-next", outcome="error", at_s=-300.0)] * 50,
         [row("chat")] * 10 + [row("chat-next", ttft_s=5.0)] * 25,
     ],
-    ids=["too few calls", "refused calls", "long ago", "too few to compare with"],
+    ids=[
+        "too few calls",
+        "refused calls",
+        "bad requests",
+        "bad gRPC requests",
+        "long ago",
+        "too few to compare with",
+    ],
 )
 def test_what_proves_nothing_takes_nothing_back(rows: list[CallRow]) -> None:
     """Nineteen failures of nineteen are one too few to tell."""
