@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,8 @@ from tidegate.commands.errors import CommandError
 from tidegate.commands.options import JsonOption, RunDirOption
 from tidegate.commands.running import need_stack
 from tidegate.console import note, print_json
+
+MIN_CROWD, INSTANCES_PER_CPU = 8, 4
 
 if TYPE_CHECKING:
     from contracts import scaler_pb2 as pb
@@ -27,6 +30,9 @@ def scale(
         float,
         typer.Option("--drain-timeout-s", min=0.0, help="How long requests on instances that go may take."),
     ] = 60.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also more instances than this machine's cores can feed.")
+    ] = False,
     run_dir: RunDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,6 +45,8 @@ def scale(
     from scaler.errors import ScaleError
 
     stack = need_stack(run_dir)
+    if not force:
+        _refuse_a_crowd(num_instances)
     _refuse_if_policy_decides(stack, model, num_instances)
     work = scale_model(stack, model, num_instances, on_event=note, drain_timeout_s=drain_timeout_s)
     try:
@@ -49,6 +57,17 @@ def scale(
         print_json(result)
     else:
         print(_result_text(result))
+
+
+def _refuse_a_crowd(num_instances: int) -> None:
+    """40 at once on two cores were so slow to start that Triton gave up on a stub and took all others along."""
+    num_cpus = len(os.sched_getaffinity(0))
+    most = max(MIN_CROWD, INSTANCES_PER_CPU * num_cpus)
+    if num_instances > most:
+        raise CommandError(
+            f"{num_instances} instances on {num_cpus} CPUs would wait for one another; at most {most} are taken "
+            "without --force"
+        )
 
 
 def _refuse_if_policy_decides(stack: Stack, model: str, num_instances: int) -> None:

@@ -364,6 +364,12 @@ def test_a_failed_scale_is_told_in_the_actuators_words(scaling, capsys):
     assert capsys.readouterr().err.endswith("tidegate: chat-1 has 3 requests in flight\n")
 
 
+def test_more_instances_than_the_cores_can_feed_need_force(scaling, capsys):
+    """1,000 on any test machine."""
+    assert cli.run(["scale", "chat", "1000"]) == 1
+    assert "without --force" in capsys.readouterr().err
+
+
 def test_a_scale_to_what_is_there_says_so_and_a_reload_is_not_hidden():
     """Neither may read like a success of 0 ms."""
     import dataclasses
