@@ -34,7 +34,7 @@ class Watch:
 
     def __init__(self, model: str, stack: Stack, *, with_node: bool = False) -> None:
         self.model = model
-        self.triton = TritonClient(stack.triton_grpc)
+        self.triton = TritonClient(stack.triton_grpc, stack.triton_key)
         self._metrics = TritonMetrics(stack.triton_metrics)
         self._node = NodeClient(stack.node_socket) if with_node else None
         self.collector = Collector(
