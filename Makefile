@@ -5,6 +5,8 @@ PY := $(VENV)/bin/python
 PYTHON ?= $(shell for p in python3.11 python3.12 python3; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
 CONSTRAINTS ?= constraints-cpu.txt
+# Most tests wait for processes, so two at a time take little more than half as long.
+TEST_PROCESSES ?= 2
 EXTRAS ?= embedded,loadtest,kubernetes,redis,parquet,dev
 
 .DEFAULT_GOAL := help
@@ -29,7 +31,7 @@ run: venv  ## fetch the two small models once, then serve them
 
 test: venv  ## unit, integration and end-to-end tests on the real Triton
 	$(VENV)/bin/tidegate models fetch
-	$(PY) -m pytest -m 'not soak and not gpu' tests
+	$(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile -m 'not soak and not gpu' tests
 
 check: venv  ## formatting, lint, types, import contracts
 	$(VENV)/bin/ruff format --check .

@@ -69,7 +69,7 @@ async def test_requests_for_a_sleeping_model_wake_it_and_are_answered() -> None:
                 )
             )
             assert [answer.status_code for answer in answers] == [200] * 8
-            assert scaler.looping.wakes
+            assert scaler.wakes
             triton.script, scaler.is_willing = ASLEEP, False
             triton.ready_models.discard("chat")
             late = await http.post("/v1/chat/completions", json=CHAT)

@@ -85,7 +85,7 @@ async def test_the_first_request_wakes_its_model_and_is_answered() -> None:
     """Sent, refused, woken, sent again."""
     waking, triton, scaler = rig()
     assert await texts(waking) == ["hello", " world"]
-    assert (triton.num_calls, scaler.looping.wakes) == (2, [("chat", 1)])
+    assert (triton.num_calls, scaler.wakes) == (2, [("chat", 1)])
     assert await waking.embed("embed", "r2", ["a"]) == [b""]
 
 
@@ -94,7 +94,7 @@ async def test_all_requests_that_wait_share_one_wake() -> None:
     waking, triton, scaler = rig()
     answers = await asyncio.gather(*(texts(waking) for _ in range(5)))
     assert answers == [["hello", " world"]] * 5
-    assert scaler.looping.wakes == [("chat", 5)]
+    assert scaler.wakes == [("chat", 5)]
     assert triton.num_calls == 10
 
 
@@ -103,7 +103,7 @@ async def test_the_scaler_is_told_again_while_requests_wait(monkeypatch: pytest.
     monkeypatch.setattr("gateway.waking.ASK_SCALER_S", 0)
     waking, _, scaler = rig(wakes_needed=3)
     await texts(waking)
-    assert len(scaler.looping.wakes) == 3
+    assert len(scaler.wakes) == 3
 
 
 async def test_a_model_that_does_not_come_in_time_is_a_clear_503() -> None:
@@ -147,7 +147,7 @@ async def test_clients_that_leave_end_the_wait() -> None:
     """The last one takes it along."""
     waking, _, scaler = rig(wakes_needed=1_000_000)
     tasks = [asyncio.create_task(texts(waking)) for _ in range(2)]
-    while not scaler.looping.wakes:  # noqa: ASYNC110  # the fake has no event
+    while not scaler.wakes:  # noqa: ASYNC110  # the fake has no event
         await asyncio.sleep(0)
     tasks[0].cancel()
     await asyncio.wait({tasks[0]})
