@@ -83,6 +83,8 @@ class FakeTriton:
     """Generate streams whose client left before the end."""
     num_unary_cancelled: int = 0
     num_active: int = 0
+    era: int = 0
+    """Counted up by `reset`: what began before it ends uncounted."""
     port: int = 0
     """0: a free one."""
     address: str = ""
@@ -99,10 +101,11 @@ class FakeTriton:
 
     def reset(self) -> None:
         """As new, at the same address."""
-        fresh, address = FakeTriton(), self.address
+        fresh, address, era = FakeTriton(), self.address, self.era
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(fresh, name))
         self.address = address
+        self.era = era + 1
 
     async def generate(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.generates.append(_seen(request))
@@ -139,6 +142,7 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
 
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
         self._fake.num_active += 1
+        era = self._fake.era
         try:
             async for request in requests:
                 async for response in self._fake.generate(request, context):
@@ -146,10 +150,10 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
                 if self._fake.script.ending in ("cut", "no-flag"):
                     return
         except asyncio.CancelledError:
-            self._fake.num_cancelled += 1
+            self._fake.num_cancelled += era == self._fake.era
             raise
         finally:
-            self._fake.num_active -= 1
+            self._fake.num_active -= era == self._fake.era
 
     async def ModelInfer(self, request: Any, context: Any) -> Any:
         fake = self._fake
