@@ -44,10 +44,13 @@ class Unhurried:
         looks = self._looks.setdefault(model, _Looks())
         if looks.running is None:
             looks.running = asyncio.create_task(self._look(model, looks))
-        await asyncio.wait({looks.running}, timeout=self._wait_s)
-        if looks.running.done():
-            ended, looks.running = looks.running, None
-            ended.result()
+        running = looks.running
+        await asyncio.wait({running}, timeout=self._wait_s)
+        if running.done():
+            # KEDA and the loop may have waited for the same look: the first one back clears it away.
+            if looks.running is running:
+                looks.running = None
+            running.result()
         return looks.last if self._clock() - looks.last_at_s <= STALE_S else None
 
     async def scale(self, model: str, wanted: int, reason: str) -> ScaleResult:

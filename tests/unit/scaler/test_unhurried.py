@@ -93,3 +93,15 @@ async def test_a_loop_that_gives_up_waiting_does_not_end_the_look() -> None:
     await rig.answer(Counts(3))
     assert await rig.target.counts("chat") == Counts(3)
     assert (await rig.target.scale("embed", 2, "test")).after == 2
+
+
+async def test_two_that_wait_for_the_same_look_both_have_its_answer() -> None:
+    """KEDA asks while the loop does: the second one back found the look cleared away."""
+    slow = SlowTarget()
+    target = Unhurried(slow, wait_s=5)
+    asking = [asyncio.create_task(target.counts("chat")) for _ in range(2)]
+    while not slow.looks:
+        await asyncio.sleep(0)
+    slow.looks[0].set_result(Counts(ready=3))
+    assert await asyncio.gather(*asking) == [Counts(ready=3)] * 2
+    assert len(slow.looks) == 1
