@@ -79,29 +79,37 @@ class ForkServer:
             message, fds = self._node.receive()
         except PeerLost:
             return False
+        answer: ModelBound | BindFailed | None = None
         try:
             if isinstance(message, BindModel):
-                self._bind(message, fds[0])
+                answer = self._bind(message, fds[0])
             elif isinstance(message, UnbindModel):
                 self._unbind(message.model)
             else:
                 self._spawn(message, fds, wakers)
         finally:
             close_fds(fds)
+        if answer is not None:
+            self._say(answer)
         return True
 
-    def _bind(self, bind: BindModel, weights_fd: int) -> None:
+    def _bind(self, bind: BindModel, weights_fd: int) -> ModelBound | BindFailed:
+        """The answer, for when the descriptors are closed: refused weights are then held by nobody here."""
+        failure = ""
         try:
             role = bind_role(bind, weights_fd)
         except Exception as exc:  # any folder of a user's may be broken in any way; the node must hear of it
             log.exception("binding %s failed", bind.model)
-            self._say(BindFailed(bind.model, f"{type(exc).__name__}: {exc}"[:2000]))
-            return
+            failure = f"{type(exc).__name__}: {exc}"[:2000]
+        if failure:
+            # Only now are the exception's frames gone; in cycles with them lies what maps the weights.
+            gc.collect()
+            return BindFailed(bind.model, failure)
         self._models[bind.model] = role
         # What lives now lives for ever: keep the collector from touching (and so copying) its pages in children.
         gc.collect()
         gc.freeze()
-        self._say(ModelBound(bind.model, role.block_bytes, role.block_tokens, role.max_context_tokens))
+        return ModelBound(bind.model, role.block_bytes, role.block_tokens, role.max_context_tokens)
 
     def _unbind(self, model: str) -> None:
         self._models.pop(model, None)
