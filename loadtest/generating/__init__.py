@@ -1,0 +1,1 @@
+"""Processes that send calls on time and keep a row of each."""

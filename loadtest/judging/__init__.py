@@ -1,0 +1,1 @@
+"""Expressions of the plan, and the verdict on them. Pure."""

@@ -1,0 +1,1 @@
+"""Figures from rows and curves: exact definitions, intervals, steady state. Pure."""

@@ -1,0 +1,1 @@
+"""Samples the stack's own counters while a run lasts."""
