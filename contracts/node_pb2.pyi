@@ -68,6 +68,48 @@ class PoolStatus(_message.Message):
     recent_high_water_bytes: int
     def __init__(self, total_bytes: _Optional[int] = ..., leased_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., largest_free_bytes: _Optional[int] = ..., high_water_bytes: _Optional[int] = ..., weights_bytes: _Optional[int] = ..., cached_bytes: _Optional[int] = ..., weights_budget_bytes: _Optional[int] = ..., recent_high_water_bytes: _Optional[int] = ...) -> None: ...
 
+class WatchMemoryRequest(_message.Message):
+    __slots__ = ("period_ms",)
+    PERIOD_MS_FIELD_NUMBER: _ClassVar[int]
+    period_ms: int
+    def __init__(self, period_ms: _Optional[int] = ...) -> None: ...
+
+class MemorySample(_message.Message):
+    __slots__ = ("monotonic_s", "total_bytes", "held_bytes", "high_water_bytes", "cached_bytes", "models", "instances")
+    MONOTONIC_S_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CACHED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCES_FIELD_NUMBER: _ClassVar[int]
+    monotonic_s: float
+    total_bytes: int
+    held_bytes: int
+    high_water_bytes: int
+    cached_bytes: int
+    models: _containers.RepeatedCompositeFieldContainer[ModelMemory]
+    instances: _containers.RepeatedCompositeFieldContainer[InstanceStatus]
+    def __init__(self, monotonic_s: _Optional[float] = ..., total_bytes: _Optional[int] = ..., held_bytes: _Optional[int] = ..., high_water_bytes: _Optional[int] = ..., cached_bytes: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ModelMemory, _Mapping]]] = ..., instances: _Optional[_Iterable[_Union[InstanceStatus, _Mapping]]] = ...) -> None: ...
+
+class ModelMemory(_message.Message):
+    __slots__ = ("model", "block_bytes", "held_bytes", "high_water_bytes", "cached_bytes", "limit_bytes", "num_refused")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CACHED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUM_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    block_bytes: int
+    held_bytes: int
+    high_water_bytes: int
+    cached_bytes: int
+    limit_bytes: int
+    num_refused: int
+    def __init__(self, model: _Optional[str] = ..., block_bytes: _Optional[int] = ..., held_bytes: _Optional[int] = ..., high_water_bytes: _Optional[int] = ..., cached_bytes: _Optional[int] = ..., limit_bytes: _Optional[int] = ..., num_refused: _Optional[int] = ...) -> None: ...
+
 class ModelStatus(_message.Message):
     __slots__ = ("name", "kind", "weights_bytes", "num_spares", "num_instances", "block_bytes", "max_context_tokens", "fingerprint", "precision", "kv_precision", "kv_leased_bytes", "kv_published_bytes", "kv_floor_bytes", "kv_ceiling_bytes", "usable_blocks", "prefix_lookup_tokens", "prefix_hit_tokens", "tenants", "num_refused", "kv_cached_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -143,7 +185,7 @@ class WeightsStatus(_message.Message):
     def __init__(self, key: _Optional[str] = ..., path: _Optional[str] = ..., precision: _Optional[str] = ..., num_bytes: _Optional[int] = ..., is_pinned: _Optional[bool] = ..., models: _Optional[_Iterable[str]] = ..., last_used_unix_ms: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class InstanceStatus(_message.Message):
-    __slots__ = ("model", "instance", "stub_pid", "worker_pid", "state", "in_flight", "landed", "slot", "attached_unix_ms", "worker_restarts", "num_running", "num_waiting", "cap")
+    __slots__ = ("model", "instance", "stub_pid", "worker_pid", "state", "in_flight", "landed", "slot", "attached_unix_ms", "worker_restarts", "num_running", "num_waiting", "cap", "num_preempted")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     STUB_PID_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +199,7 @@ class InstanceStatus(_message.Message):
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     CAP_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTED_FIELD_NUMBER: _ClassVar[int]
     model: str
     instance: str
     stub_pid: int
@@ -170,7 +213,8 @@ class InstanceStatus(_message.Message):
     num_running: int
     num_waiting: int
     cap: int
-    def __init__(self, model: _Optional[str] = ..., instance: _Optional[str] = ..., stub_pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., state: _Optional[str] = ..., in_flight: _Optional[int] = ..., landed: _Optional[int] = ..., slot: _Optional[int] = ..., attached_unix_ms: _Optional[int] = ..., worker_restarts: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., cap: _Optional[int] = ...) -> None: ...
+    num_preempted: int
+    def __init__(self, model: _Optional[str] = ..., instance: _Optional[str] = ..., stub_pid: _Optional[int] = ..., worker_pid: _Optional[int] = ..., state: _Optional[str] = ..., in_flight: _Optional[int] = ..., landed: _Optional[int] = ..., slot: _Optional[int] = ..., attached_unix_ms: _Optional[int] = ..., worker_restarts: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., cap: _Optional[int] = ..., num_preempted: _Optional[int] = ...) -> None: ...
 
 class WorkerStatus(_message.Message):
     __slots__ = ("pid", "model", "state", "instance", "leased_bytes")

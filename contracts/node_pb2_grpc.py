@@ -41,6 +41,11 @@ class NodeStub:
                 request_serializer=contracts_dot_node__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=contracts_dot_node__pb2.NodeStatus.FromString,
                 _registered_method=True)
+        self.WatchMemory = channel.unary_stream(
+                '/tidegate.node.v1.Node/WatchMemory',
+                request_serializer=contracts_dot_node__pb2.WatchMemoryRequest.SerializeToString,
+                response_deserializer=contracts_dot_node__pb2.MemorySample.FromString,
+                _registered_method=True)
         self.PrepareSpares = channel.unary_unary(
                 '/tidegate.node.v1.Node/PrepareSpares',
                 request_serializer=contracts_dot_node__pb2.PrepareSparesRequest.SerializeToString,
@@ -85,6 +90,15 @@ class NodeServicer:
 
     def GetStatus(self, request, context):
         """Everything that `tidegate status` prints. Never blocks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchMemory(self, request, context):
+        """A sample at once and then every `period_ms` (10 to 60000), for as long as the caller reads. The high-water marks
+        are this stream's own: the most that was held at any moment since its sample before, so a peak between two samples
+        is seen and one reader takes nothing from another. INVALID_ARGUMENT: such a period is not to be had.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,6 +163,11 @@ def add_NodeServicer_to_server(servicer, server):
                     servicer.GetStatus,
                     request_deserializer=contracts_dot_node__pb2.GetStatusRequest.FromString,
                     response_serializer=contracts_dot_node__pb2.NodeStatus.SerializeToString,
+            ),
+            'WatchMemory': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchMemory,
+                    request_deserializer=contracts_dot_node__pb2.WatchMemoryRequest.FromString,
+                    response_serializer=contracts_dot_node__pb2.MemorySample.SerializeToString,
             ),
             'PrepareSpares': grpc.unary_unary_rpc_method_handler(
                     servicer.PrepareSpares,
@@ -215,6 +234,33 @@ class Node:
             '/tidegate.node.v1.Node/GetStatus',
             contracts_dot_node__pb2.GetStatusRequest.SerializeToString,
             contracts_dot_node__pb2.NodeStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchMemory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tidegate.node.v1.Node/WatchMemory',
+            contracts_dot_node__pb2.WatchMemoryRequest.SerializeToString,
+            contracts_dot_node__pb2.MemorySample.FromString,
             options,
             channel_credentials,
             insecure,

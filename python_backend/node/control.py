@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -37,6 +37,7 @@ from python_backend.node.errors import (
 )
 from python_backend.node.hosting import ModelHost
 from python_backend.node.instances import Instance
+from python_backend.node.memory_watch import MAX_PERIOD_MS, MIN_PERIOD_MS, sample_of
 from python_backend.node.peers import check_socket_path
 from python_backend.node.pool_status import RecentHighWater, describe_extents, describe_pool, fill_model
 from python_backend.node.residency import Resident
@@ -87,6 +88,25 @@ class ControlService(node_pb2_grpc.NodeServicer):
         self, request: node_pb2.GetStatusRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> node_pb2.NodeStatus:
         return describe(self._view, with_extents=request.with_extents)
+
+    async def WatchMemory(
+        self, request: node_pb2.WatchMemoryRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> AsyncIterator[node_pb2.MemorySample]:
+        if not MIN_PERIOD_MS <= request.period_ms <= MAX_PERIOD_MS:
+            text = f"period_ms = {request.period_ms}, must be {MIN_PERIOD_MS} to {MAX_PERIOD_MS}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        broker = self._view.broker
+        pool, period_s = broker.desk.pool, request.period_ms / 1000
+        mark = pool.watch_high_water()
+        due_s = time.monotonic()
+        try:
+            while True:
+                instances = [describe_instance(self._view, each) for each in broker.instances.all()]
+                yield sample_of(pool, mark, list(broker.bound), instances, time.monotonic())
+                due_s = max(due_s + period_s, time.monotonic())
+                await asyncio.sleep(due_s - time.monotonic())
+        finally:
+            mark.close()
 
     async def PrepareSpares(
         self, request: node_pb2.PrepareSparesRequest, context: grpc.aio.ServicerContext[object, object]
@@ -267,6 +287,7 @@ def describe_instance(view: NodeView, instance: Instance) -> node_pb2.InstanceSt
         num_running=word(Word.RUNNING),
         num_waiting=word(Word.WAITING),
         cap=word(Word.CAP),
+        num_preempted=word(Word.PREEMPTIONS),
     )
 
 

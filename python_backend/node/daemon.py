@@ -198,6 +198,7 @@ class Daemon:
         """For whoever samples: a page that costs its readers no call. The pool is tidied first, when it changed."""
         writer = StatsWriter(self._run_dir / STATS_NAME)
         pool = self._broker.desk.pool
+        mark = pool.watch_high_water()
         num_changes = -1
         try:
             while True:
@@ -206,10 +207,10 @@ class Daemon:
                     num_changes = pool.num_changes
                 page = page_of(pool, list(self._broker.bound), time.time())
                 writer.write(page)
-                held_bytes = page.leased_bytes + page.published_bytes - page.cached_bytes
-                self._recent.note(held_bytes, time.monotonic())
+                self._recent.note(mark.take()[0], time.monotonic())
                 await asyncio.sleep(STATS_INTERVAL_S)
         finally:
+            mark.close()
             writer.close()
 
     async def _watch_workers(self) -> None:

@@ -33,6 +33,31 @@ class ModelBooks:
         return max(0, self.quota.floor_bytes - held_bytes)
 
 
+class HighWater:
+    """The most that was held since one reader's last look. Each reader has its own."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._total_bytes = 0
+        self._of_model: dict[str, int] = {}
+        self.take()
+        ledger.marks.add(self)
+
+    def note(self, model: str, held_bytes: int, total_bytes: int) -> None:
+        self._total_bytes = max(self._total_bytes, total_bytes)
+        self._of_model[model] = max(self._of_model.get(model, 0), held_bytes)
+
+    def take(self) -> tuple[int, dict[str, int]]:
+        """All models' at once, and each model's; from here on it counts anew from what is held now."""
+        taken = self._total_bytes, self._of_model
+        self._total_bytes = self._ledger.held_bytes
+        self._of_model = {name: books.settled_bytes for name, books in self._ledger.models.items()}
+        return taken
+
+    def close(self) -> None:
+        self._ledger.marks.discard(self)
+
+
 class Ledger:
     """Whoever changes what a model holds calls `settle` for it before anyone asks for a standing."""
 
@@ -40,6 +65,7 @@ class Ledger:
         self.models: dict[str, ModelBooks] = {}
         self.held_bytes = 0
         self.high_water_bytes = 0
+        self.marks: set[HighWater] = set()
         self._total_bytes = total_bytes
         self._lacking_bytes = 0
 
@@ -62,6 +88,9 @@ class Ledger:
             self._lacking_bytes += books.lacking_bytes(now) - books.lacking_bytes(before)
         if self.held_bytes > self.high_water_bytes:
             self.high_water_bytes = self.held_bytes
+        if now > before:
+            for mark in self.marks:
+                mark.note(books.model, now, self.held_bytes)
 
     def standing(self, books: ModelBooks, tenant: str) -> Standing:
         read_bytes = books.prefixes.num_read_of(tenant) * books.block_bytes
@@ -74,6 +103,12 @@ class Ledger:
             books.settled_bytes,
             books.leased_by_tenant[tenant] + read_bytes,
         )
+
+    def limit_bytes(self, books: ModelBooks) -> int:
+        """The most that the model could ever hold: its ceiling, or what the floors of others leave it."""
+        floors = sum(other.quota.floor_bytes for other in self.models.values() if other is not books)
+        limit = max(0, self._total_bytes - floors)
+        return min(limit, books.quota.ceiling_bytes or limit)
 
     def check(self) -> None:
         """Raises PoolInconsistent unless the sums are what adding up gives."""

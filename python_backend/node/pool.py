@@ -13,7 +13,7 @@ from python_backend.node.audit import check_owners
 from python_backend.node.errors import ExtentFreedTwice, ExtentUnknown, PoolInconsistent, ReferenceUnknown
 from python_backend.node.eviction import emptiest_region, oldest_foreign_region
 from python_backend.node.holdings import Holdings, Lease
-from python_backend.node.ledger import Ledger, ModelBooks
+from python_backend.node.ledger import HighWater, Ledger, ModelBooks
 from python_backend.node.pool_figures import ModelStats, PoolExtent, PoolStats, Refused
 from python_backend.node.prefix import PublishedBlock
 from python_backend.node.quota import ModelQuota
@@ -192,6 +192,14 @@ class Pool:
             high_water_bytes=self._ledger.high_water_bytes,
             num_failed_checks=self._num_failed_checks,
         )
+
+    def watch_high_water(self) -> HighWater:
+        """A mark of the caller's own; close it."""
+        return HighWater(self._ledger)
+
+    def limit_bytes(self, model: str) -> int:
+        """The most that the model could ever hold: its ceiling, or what the floors of others leave it."""
+        return self._ledger.limit_bytes(self._models[model])
 
     def model_stats(self, model: str) -> ModelStats | None:
         """None: the model has no KV cache here."""

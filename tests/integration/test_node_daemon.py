@@ -458,6 +458,27 @@ def test_leases_return_when_they_are_released(node: Node) -> None:
     assert node.status().pool.high_water_bytes == 5 * BLOCK_BYTES
 
 
+def test_a_peak_shorter_than_the_period_is_seen_by_every_reader(node: Node) -> None:
+    """Two streams of different periods; between two of its samples each sees the 60 of 64 blocks that were held."""
+    bridge = node.attach()
+    streams = [node.stub.WatchMemory(node_pb2.WatchMemoryRequest(period_ms=ms)) for ms in (200, 500)]
+    assert [next(stream).high_water_bytes for stream in streams] == [0, 0]
+    bridge.ask("x" * 60)
+    bridge.ask("release")
+    until(lambda: node.leased_bytes() == 0)
+    for stream in streams:
+        peak = max((next(stream) for _ in range(3)), key=lambda sample: sample.high_water_bytes)
+        assert peak.high_water_bytes == peak.models[0].high_water_bytes == 60 * BLOCK_BYTES
+        assert peak.monotonic_s <= time.monotonic()
+        stream.cancel()
+
+
+def test_a_period_that_would_keep_the_node_busy_is_refused(node: Node) -> None:
+    """1 ms."""
+    with pytest.raises(grpc.RpcError, match="period_ms = 1, must be 10 to 60000"):
+        next(node.stub.WatchMemory(node_pb2.WatchMemoryRequest(period_ms=1)))
+
+
 def test_an_exhausted_pool_is_an_answer_with_the_largest_extent(node: Node) -> None:
     """Nothing crashes, and the named size can be had."""
     bridge = node.attach()
