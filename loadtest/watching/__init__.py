@@ -1,1 +1,1 @@
-"""Samples the stack's own counters while a run lasts."""
+"""Samples the stack's own counters while a run lasts. What the samples mean is `measuring`'s."""
