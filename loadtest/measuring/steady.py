@@ -1,0 +1,181 @@
+"""Which part of a run is measured, and whether the system stood still in it. Tested, never assumed.
+
+Barrett et al. (arXiv 1602.00602) found steady state in fewer than half of their benchmarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadtest.curve import Curve
+from loadtest.measuring import bins
+from loadtest.measuring.rows import in_time_order
+from loadtest.measuring.samples import is_user_among, request_values, streaming_users
+from loadtest.measuring.slopes import FEWEST_POINTS, Slope, slope_of
+from loadtest.measuring.warmup import warm_up_bins
+from loadtest.records import Float, Requests
+
+BIN_S = 5.0
+FEWEST_BINS = 24
+"""A short run has shorter bins, so that there are so many of them; 1 s at the least."""
+LEAST_LATENCY_S = 0.001
+LEAST_REQUESTS = 1.0
+"""Drifts are compared with these where the level is lower: from 0.01 to 0.02 in flight is no drift."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedLoad:
+    """What the plan says of its load over time, in seconds after t0."""
+
+    duration_s: float
+    """No request is due after it."""
+    plateaus: tuple[tuple[float, float], ...] = ()
+    """(start, end) of each stretch with one rate or one concurrency, tested one by one. (): the load changes all
+    the time, and what is tested is whether latency and requests in flight follow nothing but the offered rate."""
+    detect: bool = True
+    """Look for the end of the warm-up in the data."""
+    least_s: float = 0.0
+    """Cut off at least this."""
+    most_s: float | None = None
+    """A longer warm-up is no steady state; None: half of a plateau."""
+    not_asked: str = ""
+    """Why steady state is not asked for; empty when it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """One tested quantity in one stretch."""
+
+    name: str
+    """`ttft.scheduled p50`, `in_flight`, `latency.scheduled p50`."""
+    unit: str
+    start_s: float
+    end_s: float
+    slope: Slope | None
+    """None with too few points for a line."""
+
+    @property
+    def is_steady(self) -> bool:
+        return self.slope is not None and self.slope.is_told and not self.slope.drifts
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Latencies belong to requests that were due in [start_s, end_s), tokens to the time they came."""
+
+    start_s: float
+    end_s: float
+    is_steady: bool | None
+    """None: not asked of this load; `why` has the reason."""
+    why: str
+    evidence: tuple[Trend, ...]
+
+    @property
+    def span_s(self) -> float:
+        return max(0.0, self.end_s - self.start_s)
+
+
+def find_window(requests: Requests, curve: Curve, asked: AskedLoad) -> Window:
+    """Cut the warm-up off, then test what is left."""
+    requests = in_time_order(requests)
+    bin_s = min(BIN_S, max(1.0, asked.duration_s / FEWEST_BINS))
+    evidence: list[Trend] = []
+    unsettled: list[str] = []
+    starts_s: list[float] = []
+    for start_s, end_s in asked.plateaus or ((0.0, asked.duration_s),):
+        start_s = max(start_s, asked.least_s)
+        edges_s = bins.edges(start_s, max(start_s, end_s), bin_s)
+        if asked.detect and asked.plateaus:
+            cut_s, too_long = _warm_up_s(requests, curve, edges_s, asked.most_s)
+            unsettled += [too_long] if too_long else []
+            edges_s = edges_s[edges_s >= edges_s[0] + cut_s]
+        starts_s.append(float(edges_s[0]))
+        evidence += _trends(requests, edges_s, beside_rate=not asked.plateaus)
+    start_s = starts_s[0] if asked.plateaus else min(asked.least_s, asked.duration_s)
+    if asked.not_asked:
+        return Window(start_s, asked.duration_s, None, asked.not_asked, tuple(evidence))
+    unsteady = [_in_words(trend) for trend in evidence if not trend.is_steady]
+    why = "; ".join([*unsettled, *unsteady]) or _steady_in_words(evidence)
+    return Window(start_s, asked.duration_s, not (unsettled or unsteady), why, tuple(evidence))
+
+
+def _quantities(requests: Requests, edges_s: Float) -> list[tuple[str, str, Float, float]]:
+    """(name, unit, one value a bin, the least level that a drift is compared with)."""
+    streams = is_user_among(requests, streaming_users(requests))
+    name = "ttft.scheduled" if streams.any() else "latency.scheduled"
+    values, _ = request_values(requests, name)
+    # A failed request's infinite value is not where the others' median stands.
+    values = np.where(np.isinf(values), np.nan, values)
+    return [
+        (f"{name} p50", "s", bins.medians(requests.t_intended_s, values, edges_s), LEAST_LATENCY_S),
+        ("in_flight", "requests", bins.in_flight(requests, edges_s), LEAST_REQUESTS),
+    ]
+
+
+def _warm_up_s(requests: Requests, curve: Curve, edges_s: Float, most_s: float | None) -> tuple[float, str]:
+    """(what to cut off, why it is too long)."""
+    if len(edges_s) < 2:
+        return 0.0, ""
+    named = [(name, y) for name, _, y, _ in _quantities(requests, edges_s)]
+    if kv := curve.named("kv.used_blocks"):
+        named.append(("kv.used_blocks", bins.series_means(kv, edges_s)))
+    longest_s = 0.0
+    for name, y in named:
+        cut = warm_up_bins(y)
+        if cut is None:
+            return 0.0, f"{name} had not settled half way from {edges_s[0]:.0f} to {edges_s[-1]:.0f} s"
+        longest_s = max(longest_s, float(edges_s[cut] - edges_s[0]))
+        if most_s is not None and longest_s > most_s:
+            return 0.0, f"{name} took {longest_s:.0f} s to settle, and most_s is {most_s:g}"
+    return longest_s, ""
+
+
+def _trends(requests: Requests, edges_s: Float, *, beside_rate: bool) -> list[Trend]:
+    beside = bins.rate(requests.t_intended_s, edges_s) if beside_rate else None
+    return [
+        Trend(
+            name=f"{name} beside the rate" if beside_rate else name,
+            unit=unit,
+            start_s=float(edges_s[0]),
+            end_s=float(edges_s[-1]),
+            slope=slope_of(bins.middles(edges_s), y, floor=floor, beside=beside),
+        )
+        for name, unit, y, floor in _quantities(requests, edges_s)
+    ]
+
+
+def _in_words(trend: Trend) -> str:
+    span_s = trend.end_s - trend.start_s
+    slope = trend.slope
+    if slope is None:
+        return (
+            f"{trend.name}: {span_s:.0f} s are too short for a trend; at least {FEWEST_POINTS} s are needed"
+        )
+    if slope.drifts:
+        return (
+            f"{trend.name} drifts by {_amount(slope.per_s * span_s, trend.unit)} over {span_s:.0f} s, from a level "
+            f"of {_amount(slope.level, trend.unit)} (99 % interval of the drift "
+            f"{_amount(slope.low * span_s, trend.unit)} to {_amount(slope.high * span_s, trend.unit)})"
+        )
+    return (
+        f"{trend.name}: {slope.points} bins over {span_s:.0f} s cannot tell; a drift of "
+        f"{_amount((slope.high - slope.low) / 2 * span_s, trend.unit)} on a level of "
+        f"{_amount(slope.level, trend.unit)} would go unseen; about "
+        f"{trend.start_s + slope.span_needed_s:.0f} s would do"
+    )
+
+
+def _steady_in_words(evidence: Sequence[Trend]) -> str:
+    return "no drift: " + "; ".join(
+        f"{trend.name} {_amount(trend.slope.low * trend.slope.span_s, trend.unit)} to "
+        f"{_amount(trend.slope.high * trend.slope.span_s, trend.unit)} over {trend.slope.span_s:.0f} s"
+        for trend in evidence
+        if trend.slope
+    )
+
+
+def _amount(value: float, unit: str) -> str:
+    return f"{1000 * value:.3g} ms" if unit == "s" else f"{value:.3g} {unit}"
