@@ -46,6 +46,11 @@ class Metric:
     scope: tuple[str, ...]
     meaning: str
 
+    @property
+    def of_curve(self) -> bool:
+        """Made of the sampled curve, not of requests."""
+        return self.scope is CURVE_SCOPE
+
 
 def _of_requests(name: str, meaning: str, kind: Kind = Kind.REQUEST) -> Metric:
     return Metric(name, "s", kind, Good.LOW, (PERCENTILES, "max"), REQUEST_SCOPE, meaning)
@@ -187,6 +192,15 @@ CATALOGUE: tuple[Metric, ...] = (
         ("max", "mean"),
         CURVE_SCOPE,
         "Bytes of the shared pool in use, over the whole run.",
+    ),
+    Metric(
+        "pool.used_ratio",
+        "ratio",
+        Kind.LEVEL,
+        Good.LOW,
+        ("max", "mean"),
+        CURVE_SCOPE,
+        "The same / all bytes of the pool.",
     ),
     Metric("running", "", Kind.LEVEL, Good.LOW, ("max", "mean"), CURVE_SCOPE, "Sequences in batches."),
     Metric(

@@ -15,6 +15,7 @@ from loadtest.records import Float
 
 BIN_S = 5.0
 FEWEST_BINS = 24
+LONGEST_HOLE_S = 5.0
 SETTLED_SAMPLES = 3
 """So many samples after the last request are asked for before something is called a leak."""
 
@@ -53,6 +54,20 @@ def used_ratio(curve: Curve, used: str, total: str, scope: Scope) -> tuple[Float
     if not times:
         return np.zeros(0), np.zeros(0)
     return np.concatenate(times), np.concatenate(ratios)
+
+
+def hole(curve: Curve, name: str, scope: Scope, start_s: float, end_s: float) -> str:
+    """In words: from when to when nothing was sampled for so long that no figure of the run holds; "" if never."""
+    series = in_scope(curve, name, scope)
+    if not series:
+        return f"no data: `{name}` was never sampled in this scope"
+    t_s = np.unique(np.concatenate([one.t_s[np.isfinite(one.values)] for one in series]))
+    period_s = float(np.median(np.diff(t_s))) if len(t_s) > 1 else 0.0
+    stops = np.concatenate(([start_s], t_s[(t_s > start_s) & (t_s < end_s)], [max(start_s, end_s)]))
+    longest = int(np.argmax(np.diff(stops)))
+    if stops[longest + 1] - stops[longest] <= max(LONGEST_HOLE_S, 3 * period_s):
+        return ""
+    return f"no data: `{name}` has no sample from {stops[longest]:.1f} to {stops[longest + 1]:.1f} s"
 
 
 def counted(curve: Curve, name: str, scope: Scope) -> float | None:

@@ -197,6 +197,16 @@ class Measured:
             self.curve, SERIES[metric], scope, float(first_s), float(last_s), int(sent.sum())
         )
 
+    def hole_of(self, metric: str, scope: Scope = ()) -> str:
+        """Why the samples of a metric of the curve do not cover the run; "" when they do."""
+        name = RATIOS[metric][0] if metric in RATIOS else SERIES[metric]
+        return memory.hole(self.curve, name, scope, 0.0, self.window.end_s)
+
+    def samples_of(self, metric: str, scope: Scope = ()) -> int:
+        """How many samples of the curve are behind a metric, over the whole run."""
+        name = RATIOS[metric][0] if metric in RATIOS else SERIES[metric]
+        return sum(len(one.t_s) for one in memory.in_scope(self.curve, name, scope))
+
     @cached_property
     def littles_law(self) -> LittlesLaw | None:
         return littles_law(self.requests, self.curve, self.window.start_s, self.window.end_s)

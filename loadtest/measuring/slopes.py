@@ -28,7 +28,8 @@ class Slope:
     low: float
     high: float
     level: float
-    """Mean of y, or the floor given where that is smaller: what a drift is compared with."""
+    """Mean of y, or `floor` where that is smaller: what a drift is compared with."""
+    floor: float
     span_s: float
     points: int
     correlation: float
@@ -94,6 +95,7 @@ def slope_of(t_s: Float, y: Float, *, floor: float = 0.0, beside: Float | None =
         low=slope - half,
         high=slope + half,
         level=max(floor, abs(float(y.mean()))),
+        floor=floor,
         span_s=float(t_s[-1] - t_s[0]) * n / (n - 1),
         points=n,
         correlation=correlation,
