@@ -86,6 +86,8 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
     scaler_grpc: str = ""
     ledger_url: str = ""
     """Keys, routes and the call log; "" without a gateway. Holds no password: that stays in the environment."""
+    otlp_http: str = ""
+    """Takes OTLP over HTTP at /v1/traces; "" without tracing."""
     models: list[ServedModel]
     pids: dict[str, int]
     """Process name ("node", "tritonserver", "gateway") -> pid."""

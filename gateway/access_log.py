@@ -14,6 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from contracts.tracing.context import TRACEPARENT
 from gateway.call import Call
 from gateway.pipeline import Pipeline
 from ledger.keys import without_secrets
@@ -64,6 +65,8 @@ class AccessLog:
 
 def _headers(call: Call) -> Iterator[tuple[bytes, bytes]]:
     yield REQUEST_ID_HEADER, call.request_id.encode()
+    if call.operation is not None:
+        yield TRACEPARENT.encode(), call.trace.context.header.encode()
     if call.target is not None:
         yield VERSION_HEADER, call.target.version_name.encode()
     if call.admission is not None:

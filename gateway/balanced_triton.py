@@ -12,8 +12,23 @@ from collections.abc import AsyncGenerator, Sequence
 
 from gateway.balancing import Outcome
 from gateway.errors import GatewayError
-from gateway.triton_client import Attempts, GenerateCall, GenerateReply
+from gateway.triton_client import Attempt, Attempts, GenerateCall, GenerateReply
 from gateway.upstreams import Upstreams
+
+
+class _Unrecorded:
+    """Attempts, and an attempt, of a call that nobody keeps a record of."""
+
+    traceparent = ""
+
+    def begin_at(self, endpoint: str) -> Attempt:
+        return self
+
+    def try_again(self, error: GatewayError) -> None:
+        pass
+
+    def end(self, error: GatewayError | None = None) -> None:
+        pass
 
 
 class BalancedTriton:
@@ -25,26 +40,27 @@ class BalancedTriton:
     async def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateReply]:
         """As TritonClient's."""
         tried: set[str] = set()
-        attempts = call.attempts
+        attempts = call.attempts or _Unrecorded()
         while True:
             lease = self._upstreams.pick(session=call.session, tokens=call.num_tokens, avoid=tried)
             tried.add(lease.endpoint)
-            if attempts is not None:
-                attempts.begin_at(lease.endpoint)
+            attempt = attempts.begin_at(lease.endpoint)
             is_answering = False
             try:
-                async with contextlib.aclosing(lease.triton.generate(call)) as replies:
+                answer = lease.triton.generate(call, attempt.traceparent)
+                async with contextlib.aclosing(answer) as replies:
                     async for reply in replies:
                         is_answering = True
                         yield reply
                 lease.done()
+                attempt.end()
                 return
             except GatewayError as exc:
                 lease.failed(exc)
+                attempt.end(exc)
                 if is_answering or not self._upstreams.may_retry(exc, tried):
                     raise
-                if attempts is not None:
-                    attempts.try_again(exc)
+                attempts.try_again(exc)
             finally:
                 lease.done(Outcome.UNKNOWN)
 
@@ -58,21 +74,24 @@ class BalancedTriton:
     ) -> list[bytes]:
         """As TritonClient's."""
         tried: set[str] = set()
+        attempts = attempts or _Unrecorded()
         while True:
             lease = self._upstreams.pick(tokens=len(texts), avoid=tried)
             tried.add(lease.endpoint)
-            if attempts is not None:
-                attempts.begin_at(lease.endpoint)
+            attempt = attempts.begin_at(lease.endpoint)
             try:
-                vectors = await lease.triton.embed(model, request_id, texts, deadline_unix_s)
+                vectors = await lease.triton.embed(
+                    model, request_id, texts, deadline_unix_s, attempt.traceparent
+                )
                 lease.done()
+                attempt.end()
                 return vectors
             except GatewayError as exc:
                 lease.failed(exc)
+                attempt.end(exc)
                 if not self._upstreams.may_retry(exc, tried):
                     raise
-                if attempts is not None:
-                    attempts.try_again(exc)
+                attempts.try_again(exc)
             finally:
                 lease.done(Outcome.UNKNOWN)
 

@@ -12,6 +12,7 @@ from gateway.errors import ClientGone, GatewayError
 from gateway.limiter import Admission
 from gateway.principal import ANONYMOUS, Principal
 from gateway.routing import Target
+from gateway.tracing import Attempt, CallTrace, untraced
 from ledger.calls import CallRow, Door, Operation, Outcome
 from ledger.keys import without_secrets
 
@@ -30,6 +31,8 @@ class Call:
     revision: int = 0
     """Of the routes that chose the target."""
     admission: Admission | None = None
+    admitted_s: float | None = None
+    """When it was let in, on the clock of `started_s`."""
     attempt: int = 1
     earlier: list[CallRow] = field(default_factory=list)
     """Rows of the attempts before this one."""
@@ -45,7 +48,9 @@ class Call:
     """Since `started_s`."""
     is_stream: bool = False
     is_shadow: bool = False
+    trace: CallTrace = field(default_factory=untraced)
     trace_id: str = ""
+    """Of a trace that is kept."""
     context: str = ""
     """What context management did to the prompt."""
     prompt: str | None = None
@@ -56,8 +61,10 @@ class Call:
         if self.error is None:
             self.error = error
 
-    def begin_at(self, endpoint: str) -> None:
+    def begin_at(self, endpoint: str) -> Attempt:
+        """The caller ends it."""
         self.endpoint = endpoint
+        return self.trace.begin_attempt(endpoint, self.attempt)
 
     def try_again(self, error: GatewayError) -> None:
         """This attempt failed with nothing sent to the client. Its row is kept, the next one begins."""
@@ -67,6 +74,9 @@ class Call:
             self.earlier.append(row)
         self.error, self.status, self.endpoint = None, 0, ""
         self.attempt += 1
+
+    def note_admitted(self) -> None:
+        self.admitted_s = time.monotonic()
 
     def note_text(self) -> None:
         """Text has gone to the client. Cheap to call for every piece."""

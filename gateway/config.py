@@ -78,6 +78,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     call_log_days: float = 90.0
     """Older calls are deleted."""
 
+    spans_socket: str = ""
+    """Where spans go (the telemetry process); "": nothing is traced."""
+    trace_ratio: float = 0.01
+    """Part of the calls that is traced whole."""
+    trace_slow_s: float = 5.0
+    """A call that took so long, or a stream whose first text did, is kept like one that failed."""
+
     def __post_init__(self) -> None:
         names = [model.name for model in self.models]
         _require(len(set(names)) == len(names), f"models = {names}, each name may stand there once")
@@ -100,6 +107,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         )
         for key in ("head_timeout_s", "body_timeout_s", "send_timeout_s", "wake_timeout_s", "call_log_days"):
             _require(getattr(self, key) > 0, f"{key} = {getattr(self, key)}, must be above 0")
+        _require(0 <= self.trace_ratio <= 1, f"trace_ratio = {self.trace_ratio}, must be from 0 to 1")
         _require(0 <= self.grpc_port <= 65535, f"grpc_port = {self.grpc_port}, must be from 0 to 65535")
         for key in (
             "max_body_bytes",

@@ -138,5 +138,5 @@ def _call(call: Call, operation: Operation, model: str, why: str) -> Call:
         service=call.service,
         target=Target(model, model, why),
         revision=call.revision,
-        trace_id=call.trace_id,
+        trace=call.trace.part(),
     )

@@ -14,12 +14,13 @@ from typing import Any
 
 import grpc
 
+from contracts.tracing.context import TRACEPARENT, TRACESTATE
 from gateway.authentication import KEY_HEADER, require
 from gateway.balancing import Outcome
 from gateway.call import Call
 from gateway.errors import ClientGone, GatewayError, InternalError, from_triton
 from gateway.grpc_rpcs import METHODS, SERVICE, Kind, kind_of
-from gateway.grpc_stream import Connection, ProxiedStream, code_of, fail, refuse
+from gateway.grpc_stream import Connection, ProxiedStream, code_of, fail, refuse, traced_by
 from gateway.grpc_wire import read_request, with_model
 from gateway.pipeline import Pipeline
 from gateway.upstreams import Lease, Upstreams, is_unreachable
@@ -31,7 +32,7 @@ REQUEST_ID_KEY = "x-request-id"
 MAX_ID_CHARS = 128
 """In our logs; the wire keeps the whole."""
 CLOSE_WAIT_S = 5.0
-_OURS = frozenset({"authorization", KEY_HEADER, SESSION_KEY})
+_OURS = frozenset({"authorization", KEY_HEADER, SESSION_KEY, TRACEPARENT, TRACESTATE})
 _HOP_BY_HOP = ("grpc-", ":", "te", "user-agent", "content-type", "triton-grpc-protocol-")
 """Also the header that opens Triton's restricted calls: only the gateway may send it."""
 
@@ -121,19 +122,27 @@ class GrpcDoor(grpc.GenericRpcHandler):
         while True:
             lease = self._upstreams.pick(session=session, avoid=tried)
             tried.add(lease.endpoint)
-            call.begin_at(lease.endpoint)
+            attempt = call.begin_at(lease.endpoint)
+            traced = traced_by(request, attempt.traceparent)
             try:
-                return await self._unary("ModelInfer", request, context, lease)
+                reply = await self._unary("ModelInfer", traced, context, lease, attempt.traceparent)
+                attempt.end()
+                return reply
             except grpc.aio.AioRpcError as exc:
                 error = from_triton(exc.details() or "", exc.code())
+                attempt.end(error)
                 if not self._upstreams.may_retry(error, tried):
                     raise
                 call.try_again(error)
 
-    async def _unary(self, method: str, request: bytes, context: Any, lease: Lease) -> bytes:
+    async def _unary(
+        self, method: str, request: bytes, context: Any, lease: Lease, traceparent: str = ""
+    ) -> bytes:
         """Runs to its end at Triton whatever the client does. Raises AioRpcError."""
         channel = lease.triton.channel()
-        call = channel.unary_unary(f"/{SERVICE}/{method}")(request, metadata=self._metadata(context))
+        call = channel.unary_unary(f"/{SERVICE}/{method}")(
+            request, metadata=self._metadata(context, traceparent)
+        )
         running = asyncio.ensure_future(_awaited(call))
         running.add_done_callback(lambda done: lease.done(_outcome(done)))
         self._keep(running)
@@ -156,15 +165,18 @@ class GrpcDoor(grpc.GenericRpcHandler):
             await refuse(context, exc)
         tried: set[str] = set()
 
-        def connect() -> Connection:
+        def connect(call: Call) -> Connection:
             lease = self._upstreams.pick(session=headers.get(SESSION_KEY), avoid=tried)
-            tried.add(lease.endpoint)
+            attempt = call.begin_at(lease.endpoint)
             method = lease.triton.channel().stream_stream(f"/{SERVICE}/ModelStreamInfer")
-            return Connection(method(metadata=self._metadata(context)), lease)
+            stream = method(metadata=self._metadata(context, attempt.traceparent))
+            return Connection(stream, lease, attempt.traceparent)
 
-        stream = ProxiedStream(
-            self._pipeline.end, connect, lambda error: self._upstreams.may_retry(error, tried), context
-        )
+        def may_retry(error: GatewayError, lost: Connection) -> bool:
+            tried.add(lost.lease.endpoint)
+            return self._upstreams.may_retry(error, tried)
+
+        stream = ProxiedStream(self._pipeline.end, connect, may_retry, context)
 
         async def begun(request: bytes) -> tuple[Call, bytes]:
             call = Call(_request_id(headers), "grpc", operation="stream_infer", is_stream=True)
@@ -188,14 +200,15 @@ class GrpcDoor(grpc.GenericRpcHandler):
         finally:
             self._keep(asyncio.ensure_future(stream.close()))
 
-    def _metadata(self, context: Any) -> Metadata:
+    def _metadata(self, context: Any, traceparent: str = "") -> Metadata:
         """The client's, less what is ours or of this connection only, and what opens Triton to us."""
         given = [
             (key, value)
             for key, value in context.invocation_metadata() or ()
             if key not in _OURS and not key.startswith(_HOP_BY_HOP)
         ]
-        return (*given, *self._extra)
+        traced = [(TRACEPARENT, traceparent)] if traceparent else []
+        return (*given, *traced, *self._extra)
 
     def _keep(self, call: asyncio.Future[Any]) -> None:
         self._kept.add(call)

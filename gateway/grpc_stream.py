@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import grpc
 from tritonclient.grpc import service_pb2
 
+from contracts.tracing.context import TRACEPARENT
 from contracts.triton_key import REFUSAL
 from gateway.balancing import Outcome
 from gateway.call import Call
@@ -26,7 +27,7 @@ from gateway.errors import (
     KeyMissing,
     from_triton,
 )
-from gateway.grpc_wire import read_reply, read_request
+from gateway.grpc_wire import read_reply, read_request, with_parameter
 from gateway.upstreams import Lease
 
 END_WAIT_S = 1.0
@@ -43,23 +44,26 @@ class Connection:
 
     stream: Any
     lease: Lease
+    traceparent: str
+    """Triton takes it for the parent of all requests on the stream. "": it traces none."""
 
 
 class ProxiedStream:
     """`run` it, then `close` it, however it ended.
 
     The stream to Triton begins with the first request that is let in: clients that connect and ask nothing cost
-    Triton nothing. Until the first answer the requests are kept, so that another Triton can be asked them.
+    Triton nothing. Until the first answer the requests are kept, so that another Triton can be asked them. One that
+    is traced gets a stream of its own to Triton, unless others are still open: their order may matter.
     """
 
     def __init__(
         self,
         end: Callable[[Call], Awaitable[None]],
-        connect: Callable[[], Connection],
-        may_retry: Callable[[GatewayError], bool],
+        connect: Callable[[Call], Connection],
+        may_retry: Callable[[GatewayError, Connection], bool],
         context: Any,
     ) -> None:
-        """`connect` raises UpstreamUnavailable."""
+        """`connect` begins the call's attempt. Raises UpstreamUnavailable."""
         self._end = end
         self._connect = connect
         self._may_retry = may_retry
@@ -67,7 +71,7 @@ class ProxiedStream:
         self._to: Connection | None = None
         self._is_begun = asyncio.Event()
         """There is a connection, or there will be none."""
-        self._unanswered: list[bytes] | None = []
+        self._unanswered: list[tuple[Call, bytes]] | None = []
         """None: too late for another Triton."""
         self._has_sent_all = False
         self._sending = asyncio.Lock()
@@ -96,14 +100,16 @@ class ProxiedStream:
     async def _receive(self) -> None:
         await self._is_begun.wait()
         while self._to is not None:
+            connection = self._to
             try:
-                await self._receive_from(self._to.stream)
-                break
+                await self._receive_from(connection.stream)
+                if self._to is connection:
+                    break
             except grpc.aio.AioRpcError as exc:
                 error = from_triton(exc.details() or "", exc.code())
-                if self._unanswered is None or not self._may_retry(error):
+                if self._unanswered is None or not self._may_retry(error, connection):
                     raise
-                await self._try_again(self._to, error)
+                await self._try_again(connection, error)
         if self._ended_by is not None:
             raise self._ended_by
 
@@ -123,14 +129,12 @@ class ProxiedStream:
     async def _try_again(self, lost: Connection, error: GatewayError) -> None:
         async with self._sending:
             lost.lease.failed(error)
-            self._to = self._connect()
-            for calls in self._open.values():
-                for call in calls:
-                    call.try_again(error)
-                    call.begin_at(self._to.lease.endpoint)
-            for request in self._unanswered or ():
-                await _write_to(self._to.stream, request)
-            if self._has_sent_all:
+            self._to = None
+            for call, request in self._unanswered or ():
+                call.trace.attempts[-1].end(error)
+                call.try_again(error)
+                await self._write_request(call, request)
+            if self._has_sent_all and self._to is not None:
                 await self._to.stream.done_writing()
 
     async def _send(self, requests: AsyncIterator[bytes], begun: Begun) -> None:
@@ -158,15 +162,27 @@ class ProxiedStream:
             self._is_begun.set()
 
     async def _pass_on(self, call: Call, request: bytes) -> None:
-        if self._to is None:
-            self._to = self._connect()
-            self._is_begun.set()
-        call.begin_at(self._to.lease.endpoint)
         if self._unanswered is not None:
-            self._unanswered.append(request)
-            if sum(map(len, self._unanswered)) > MAX_KEPT_BYTES:
+            self._unanswered.append((call, request))
+            if sum(len(kept) for _, kept in self._unanswered) > MAX_KEPT_BYTES:
                 self._unanswered = None
-        await _write_to(self._to.stream, request)
+        await self._write_request(call, request)
+
+    async def _write_request(self, call: Call, request: bytes) -> None:
+        to = self._to
+        if to is None or (self._is_alone(call) and (to.traceparent or call.trace.context.is_sampled)):
+            self._to = self._connect(call)
+            self._is_begun.set()
+            if to is not None:
+                to.lease.done()
+                await _finish(to.stream)
+            to = self._to
+        else:
+            call.begin_at(to.lease.endpoint)
+        await _write_to(to.stream, traced_by(request, call.trace.attempts[-1].traceparent))
+
+    def _is_alone(self, call: Call) -> bool:
+        return all(calls == [call] for calls in self._open.values())
 
     async def _write(self, message: bytes) -> None:
         async with self._writing:
@@ -218,6 +234,17 @@ class ProxiedStream:
                 await upstream.done_writing()
                 while await upstream.read() is not grpc.aio.EOF:
                     pass
+
+
+def traced_by(request: bytes, traceparent: str) -> bytes:
+    """For the engine, should Triton not trace, or take another for the parent."""
+    return with_parameter(request, TRACEPARENT, traceparent) if traceparent else request
+
+
+async def _finish(upstream: Any) -> None:
+    """Whoever reads the stream reads it to its end."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        await upstream.done_writing()
 
 
 async def _write_to(upstream: Any, request: bytes) -> None:

@@ -76,6 +76,21 @@ def _long(raw: bytes) -> bytes:
     return _MODEL_NAME_TAG + bytes([len(raw) & 0x7F | 0x80, len(raw) >> 7]) + raw
 
 
+def with_parameter(data: bytes, key: str, value: str) -> bytes:
+    """The same request with one more entry in its parameters; where the key is there already, this one holds."""
+    entry = _string(1, key) + _message(2, _string(3, value))
+    return data + _message(4, entry)
+
+
+def _string(number: int, text: str) -> bytes:
+    return _message(number, text.encode())
+
+
+def _message(number: int, raw: bytes) -> bytes:
+    """Shorter than 128 bytes."""
+    return bytes([number << 3 | _BYTES, len(raw)]) + raw
+
+
 def read_reply(data: bytes) -> ReplyHead:
     """What can't be read is taken as an ordinary response: the client gets it unchanged in any case."""
     error = request_id = b""

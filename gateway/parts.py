@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+from contracts.tracing.sending import SpanSender
 from gateway.authentication import Authenticator, KeyRing
 from gateway.config import ConfigError, GatewayConfig
 from gateway.limit_counters import Counters
@@ -19,6 +20,7 @@ from gateway.route_table import KIND, RoutesFile, RouteTable
 from gateway.routes import RoutesInvalid
 from gateway.saturation import Saturation
 from gateway.scaler_client import ScalerClient
+from gateway.tracing import Tracer
 from gateway.usage import Usage
 from ledger.calls import CallRow
 from ledger.errors import LedgerError
@@ -52,7 +54,12 @@ class Parts:
             when_gone=config.limits_when_gone,
         )
         self.pipeline = Pipeline(
-            Authenticator(self._ring), limiter, self.routes, self._log, keeps_prompts=config.keeps_prompts
+            Authenticator(self._ring),
+            limiter,
+            self.routes,
+            self._log,
+            keeps_prompts=config.keeps_prompts,
+            tracer=_tracer(config),
         )
 
     def _first_routes(self, models: Collection[str]) -> RoutesFile | None:
@@ -116,6 +123,11 @@ class Parts:
             self._writer.close()
         if self._store is not None:
             self._store.close()
+
+
+def _tracer(config: GatewayConfig) -> Tracer:
+    sender = SpanSender(config.spans_socket) if config.spans_socket else None
+    return Tracer(sender, config.trace_ratio, config.trace_slow_s)
 
 
 def _open(config: GatewayConfig) -> Store | None:

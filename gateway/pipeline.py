@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from gateway.authentication import Authenticator, require
 from gateway.call import Call
@@ -13,6 +14,8 @@ from gateway.limiter import Limiter
 from gateway.route_table import RouteTable
 from gateway.routing import Target
 from gateway.saturation import WaitingRoom
+from gateway.spans import spans_of
+from gateway.tracing import Tracer
 from ledger.calls import CallRow
 
 logger = logging.getLogger("gateway")
@@ -32,16 +35,19 @@ class Pipeline:
         log: Callable[[CallRow], object] = lambda row: None,
         *,
         keeps_prompts: bool = False,
+        tracer: Tracer | None = None,
     ) -> None:
         self.authenticator = authenticator
         self.limiter = limiter
         self.routes = routes
         self.keeps_prompts = keeps_prompts
         self._log = log
+        self._tracer = tracer or Tracer(None)
         self._waiting = WaitingRoom()
 
     def authenticate(self, call: Call, headers: Mapping[str, str]) -> None:
-        """Raises KeyMissing, KeyInvalid."""
+        """The call begins, and its trace. Raises KeyMissing, KeyInvalid."""
+        call.trace = self._tracer.begin(headers)
         call.principal = self.authenticator.authenticate(headers)
 
     def enter(self, call: Call, service: str) -> None:
@@ -90,13 +96,16 @@ class Pipeline:
         call.admission = await self.limiter.admit(
             call.principal, call.service, num_prompt_tokens, max_output_tokens
         )
+        call.note_admitted()
         return call.admission.max_output_tokens
 
     async def end(self, call: Call) -> None:
         """However it ended. Never raises: the client has its answer."""
-        row = call.row(time.monotonic() - call.started_s)
+        ended_s = time.monotonic()
+        self._trace(call, ended_s)
+        row = call.row(ended_s - call.started_s)
         for each in [*call.earlier, *([row] if row is not None else [])]:
-            self._log(each)
+            self._log(replace(each, trace_id=call.trace_id) if each.trace_id != call.trace_id else each)
         if call.admission is not None:
             used = call.num_output_tokens or 0
             # What never reached Triton used nothing.
@@ -105,3 +114,11 @@ class Pipeline:
                 await call.admission.settle(prompt, used)
             except Exception:
                 logger.exception("request %s: its limits are not settled", call.request_id)
+
+    def _trace(self, call: Call, ended_s: float) -> None:
+        if call.operation is None:
+            return
+        took_s = ended_s - call.started_s if call.first_text_s is None else call.first_text_s
+        if self._tracer.keeps(call.trace, has_failed=call.outcome == "error", took_s=took_s):
+            call.trace_id = call.trace.context.trace_id
+            self._tracer.send(spans_of(call, ended_s))

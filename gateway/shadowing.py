@@ -55,6 +55,7 @@ class Shadows:
             endpoint=call.endpoint,
             num_prompt_tokens=num_prompt_tokens,
             is_shadow=True,
+            trace=call.trace.part(),
         )
         task = asyncio.create_task(
             self._run(copy, replace(asked, model=model, is_stream=False, attempts=copy))

@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from contracts.tracing.context import TRACEPARENT
 from contracts.triton_key import grpc_metadata
 from gateway.errors import DeadlineExceeded, GatewayError, UpstreamFailed, from_triton
 from gateway.logprobs import TokenLogprob, read_logprobs
@@ -49,10 +50,18 @@ _ALWAYS_TRUE = (
 _T = TypeVar("_T")
 
 
+class Attempt(Protocol):
+    """One try; `gateway.tracing.Attempt` is one."""
+
+    @property
+    def traceparent(self) -> str: ...
+    def end(self, error: GatewayError | None = None) -> None: ...
+
+
 class Attempts(Protocol):
     """Who keeps the record of a call; `Call` is one."""
 
-    def begin_at(self, endpoint: str) -> None: ...
+    def begin_at(self, endpoint: str) -> Attempt: ...
     def try_again(self, error: GatewayError) -> None: ...
 
 
@@ -107,16 +116,18 @@ class TritonClient:
         """One of its connections, in turn, for messages that pass as bytes."""
         return next(self._turns)
 
-    async def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateReply]:
+    async def generate(self, call: GenerateCall, traceparent: str = "") -> AsyncGenerator[GenerateReply]:
         """Yields replies until the final one. Raises GatewayError; a stream that ends early is UpstreamFailed.
+
+        With a `traceparent` Triton and the engine trace it too.
 
         Closing the generator, or cancelling the task that runs it, cancels the request at Triton.
         """
         deadline = _on_loop_clock(call.deadline_unix_s)
-        stream = next(self._stubs).ModelStreamInfer(metadata=self._metadata)
+        stream = next(self._stubs).ModelStreamInfer(metadata=self._with(traceparent))
         is_answered = False
         try:
-            await stream.write(_generate_request(call))
+            await stream.write(_generate_request(call, traceparent))
             is_final = False
             while not is_final:
                 async with asyncio.timeout_at(deadline):
@@ -143,13 +154,20 @@ class TritonClient:
                 stream.cancel()
 
     async def embed(
-        self, model: str, request_id: str, texts: Sequence[str], deadline_unix_s: float | None = None
+        self,
+        model: str,
+        request_id: str,
+        texts: Sequence[str],
+        deadline_unix_s: float | None = None,
+        traceparent: str = "",
     ) -> list[bytes]:
         """One float32 vector a text, little-endian. Raises GatewayError."""
         request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
         _add_input(request, "text_input", "BYTES", [len(texts), 1], b"".join(map(_bytes_element, texts)))
         _set_deadline(request, deadline_unix_s)
-        response = await self._unary(self._ask("ModelInfer", request), _on_loop_clock(deadline_unix_s))
+        _set_traceparent(request, traceparent)
+        asked = self._ask("ModelInfer", request, traceparent)
+        response = await self._unary(asked, _on_loop_clock(deadline_unix_s))
         return _rows(response, len(texts))
 
     async def is_live(self, timeout_s: float) -> bool:
@@ -166,9 +184,12 @@ class TritonClient:
         for channel in self._channels:
             await channel.close()
 
-    def _ask(self, method: str, request: Any) -> Awaitable[Any]:
-        call: Awaitable[Any] = getattr(next(self._stubs), method)(request, metadata=self._metadata)
+    def _ask(self, method: str, request: Any, traceparent: str = "") -> Awaitable[Any]:
+        call: Awaitable[Any] = getattr(next(self._stubs), method)(request, metadata=self._with(traceparent))
         return call
+
+    def _with(self, traceparent: str) -> tuple[tuple[str, str], ...]:
+        return (*self._metadata, (TRACEPARENT, traceparent)) if traceparent else self._metadata
 
     async def _says_yes(self, call: Awaitable[Any], timeout_s: float) -> bool:
         try:
@@ -235,11 +256,12 @@ def check_finished(finish_reason: str | None) -> None:
         raise UpstreamFailed("the answer was cut: Triton ended it without a finish reason")
 
 
-def _generate_request(call: GenerateCall) -> Any:
+def _generate_request(call: GenerateCall, traceparent: str) -> Any:
     request = service_pb2.ModelInferRequest(model_name=call.model, id=call.request_id)
     # Otherwise the end of a stream that ends without a last response is invisible.
     request.parameters["triton_enable_empty_final_response"].bool_param = True
     _set_deadline(request, call.deadline_unix_s)
+    _set_traceparent(request, traceparent)
     _add_input(request, "text_input", "BYTES", [1], _bytes_element(call.text))
     _add_input(request, "sampling_parameters", "BYTES", [1], _bytes_element(call.sampling))
     _add_input(request, "stream", "BOOL", [1], bytes([call.is_stream]))
@@ -251,6 +273,12 @@ def _generate_request(call: GenerateCall) -> Any:
 def _set_deadline(request: Any, deadline_unix_s: float | None) -> None:
     if deadline_unix_s is not None:
         request.parameters["deadline_unix_ms"].int64_param = int(deadline_unix_s * 1000)
+
+
+def _set_traceparent(request: Any, traceparent: str) -> None:
+    """For the engine, should Triton not trace."""
+    if traceparent:
+        request.parameters[TRACEPARENT].string_param = traceparent
 
 
 def _add_input(request: Any, name: str, datatype: str, shape: list[int], raw: bytes) -> None:

@@ -27,6 +27,7 @@ from tidegate.commands import (
     scaler,
     simulate,
     status,
+    trace,
     up,
 )
 from tidegate.commands.errors import CommandError
@@ -96,6 +97,7 @@ app.command(rich_help_panel=TALK)(chat.chat)
 app.command(rich_help_panel=LOOK)(doctor.doctor)
 app.command(rich_help_panel=LOOK)(status.status)
 app.add_typer(calls.app, name="calls", rich_help_panel=LOOK)
+app.command(rich_help_panel=LOOK)(trace.trace)
 app.add_typer(pool.app, name="pool", rich_help_panel=LOOK)
 app.add_typer(scaler.app, name="scaler", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(simulate.simulate)

@@ -38,6 +38,13 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
+def any_free(host: str) -> int:
+    """One that is free now. A check, not a reservation, as `check_free`."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
 def describe(name: str, port: int) -> str:
     way_out = f"stop it, or choose another: --{name.replace('_', '-')} or TIDEGATE_{name.upper()}"
     return f"{name} {port} is taken by {holder_of(port)}; {way_out}"

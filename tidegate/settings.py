@@ -74,6 +74,16 @@ class Settings:
     """Where several gateways share their limits; "": each counts for itself."""
     keeps_prompts: bool = False
     """The call log keeps what was asked."""
+    with_tracing: bool = True
+    """One trace per sampled call, from the gateway to the engine; only with a gateway, which samples."""
+    trace_ratio: float = 0.01
+    """Part of the calls that is traced whole, 0 to 1. Failed and slow ones are traced beside that."""
+    trace_slow_s: float = 5.0
+    """A call that took longer (a stream: until its first text) counts as slow."""
+    otlp_endpoint: str = ""
+    """Where spans go on to, http://host:4318; "": where OTEL_EXPORTER_OTLP_ENDPOINT says, or nowhere."""
+    trace_port: int = 0
+    """OTLP over HTTP, on loopback, for Triton's spans and others' of the same traces; 0: any that is free."""
     repository: Path | None = None
     """Another model repository than the one that ships; it is copied, never served from."""
     start_timeout_s: float = 300.0
@@ -116,6 +126,13 @@ class Settings:
             )
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise SettingsInvalid(f"tls_client_ca = {self.tls_client_ca} needs tls_cert and tls_key")
+        check_range("trace_ratio", self.trace_ratio, 0, 1)
+        check_range("trace_slow_s", self.trace_slow_s, 0, 86400)
+        check_range("trace_port", self.trace_port, 0, 65535)
+        if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise SettingsInvalid(
+                f"otlp_endpoint = {self.otlp_endpoint!r}, must be the http:// or https:// of an OTLP/HTTP collector"
+            )
         self._check_ports_differ()
         self._check_models()
 
@@ -161,6 +178,10 @@ class Settings:
         if not self.with_gateway:
             return ""
         return self.ledger_url or f"sqlite:///{(self.run_dir / 'ledger.db').absolute()}"
+
+    @property
+    def traces(self) -> bool:
+        return self.with_tracing and self.with_gateway
 
     @property
     def ports(self) -> dict[str, int]:
@@ -251,6 +272,10 @@ _READERS: dict[str, Callable[[str, str], object]] = {
     "redis_url": _read_str,
     **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), _read_path),
     "keeps_prompts": _read_bool,
+    "with_tracing": _read_bool,
+    **dict.fromkeys(("trace_ratio", "trace_slow_s"), _read_float),
+    "otlp_endpoint": _read_str,
+    "trace_port": _read_int,
     "repository": _read_path,
     "start_timeout_s": _read_float,
     "stop_timeout_s": _read_float,

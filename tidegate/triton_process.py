@@ -54,8 +54,10 @@ class TritonPaths:
         return self.run_dir / "triton" / "stubs.json"
 
 
-def argv(settings: Settings, paths: TritonPaths, models: Sequence[str], key: str) -> list[str]:
-    """The whole command line."""
+def argv(
+    settings: Settings, paths: TritonPaths, models: Sequence[str], key: str, otlp_url: str = ""
+) -> list[str]:
+    """The whole command line. `otlp_url`: where Triton's own spans go; "": nowhere."""
     return [
         str(paths.binary),
         f"--model-repository={paths.repository}",
@@ -75,7 +77,21 @@ def argv(settings: Settings, paths: TritonPaths, models: Sequence[str], key: str
         f"--metrics-port={settings.triton_metrics_port}",
         f"--exit-timeout-secs={max(1, int(settings.stop_timeout_s))}",
         *triton_key.restrictions(key, also_inference=settings.requires_keys),
+        *(tracing_options(otlp_url) if otlp_url else []),
     ]
+
+
+def tracing_options(otlp_url: str) -> list[str]:
+    """Rate 0: it traces the requests that bring a context, and no others."""
+    given = (
+        "mode=opentelemetry",
+        "level=TIMESTAMPS",
+        "rate=0",
+        "count=-1",
+        f"opentelemetry,url={otlp_url}",
+        "opentelemetry,resource=service.name=triton-inference-server",
+    )
+    return [f"--trace-config={option}" for option in given]
 
 
 def error_lines(log_text: str) -> list[str]:
@@ -105,13 +121,19 @@ class TritonServer:
 
     @classmethod
     def start(
-        cls, settings: Settings, paths: TritonPaths, models: Sequence[str], env: dict[str, str], say: Say
+        cls,
+        settings: Settings,
+        paths: TritonPaths,
+        models: Sequence[str],
+        env: dict[str, str],
+        say: Say,
+        otlp_url: str = "",
     ) -> TritonServer:
         for line in stubs.clear_record(paths.stub_record):
             say(f"left by a crash of the stack before: {line}")
         log_dir = paths.run_dir / "logs"
         key = triton_key.make_key(paths.run_dir)
-        child = processes.start(NAME, argv(settings, paths, models, key), env=env, log_dir=log_dir)
+        child = processes.start(NAME, argv(settings, paths, models, key, otlp_url), env=env, log_dir=log_dir)
         return cls(settings, paths, child, key, say)
 
     async def wait_ready(self) -> None:

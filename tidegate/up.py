@@ -1,4 +1,4 @@
-"""`tidegate up`: node, Triton with its models, gateway, scaler; until a signal, or until one of them dies.
+"""`tidegate up`: telemetry, node, Triton with its models, gateway, scaler; until a signal, or until one dies.
 
 Stops in reverse order, each drained. The node is started again when it dies (`node_process`), as Triton's stubs can
 join the next one, and so is the scaler (`scaler_process`); a stack that lost another process ends with the reason.
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 
 from contracts.stack import STACK_NAME, Stack, write_whole
+from contracts.tracing.sending import SPANS_SOCKET_NAME, SPANS_SOCKET_VARIABLE
 from contracts.triton_key import TRITON_KEY_NAME
 from gateway.routes import Routes, RoutesInvalid
 from python_backend.node.added import ADDED_NAME
@@ -26,6 +27,7 @@ from scaler.errors import PolicyInvalid, ScaleError
 from scaler.node_client import NodeClient
 from scaler.serving.server import is_loopback
 from scaler.serving.store import Store
+from telemetry.store import STORE_NAME
 from tidegate import ports, processes, repository, run_dir, triton_install
 from tidegate.console import ConsoleProgress
 from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
@@ -35,6 +37,7 @@ from tidegate.node_process import NodeProcess
 from tidegate.processes import Child
 from tidegate.scaler_process import ScalerProcess, is_well
 from tidegate.settings import Settings
+from tidegate.telemetry_process import TelemetryProcess
 from tidegate.triton_process import TritonPaths, TritonServer
 
 LAST_WORDS_S = 5.0
@@ -43,6 +46,8 @@ WATCH_S = 0.25
 """Between two looks at the processes; a dead stub is known after two to three of them."""
 
 SCALER_PROBE_TIMEOUT_S = 3.0
+LOOPBACK = "127.0.0.1"
+"""Of the OTLP port: what comes in there is believed."""
 
 Say = Callable[[str], None]
 
@@ -148,6 +153,8 @@ class Launcher:
     def __init__(self, settings: Settings, say: Say) -> None:
         self._settings = settings
         self._say = say
+        self._trace_port = settings.trace_port
+        self._telemetry: TelemetryProcess | None = None
         self._node: NodeProcess | None = None
         self._triton: TritonServer | None = None
         self._gateway: Child | None = None
@@ -169,12 +176,17 @@ class Launcher:
         )
         source = settings.repository or repository.shipped()
         models = repository.prepare(source, paths.repository, settings.models)
+        if settings.traces:
+            self._telemetry = self._start_telemetry()
         if settings.with_node and models.served:
             for text in slow_tier_warnings(models.served, read_cpu_flags()):
                 self._say(f"warning: {text}")
             self._node = self._start_node(models)
             await self._node.first_ready()
         env = triton_install.server_environ(install, os.environ, settings.run_dir / "node.sock")
+        if self._telemetry is not None:
+            env[SPANS_SOCKET_VARIABLE] = self._spans_socket
+            await self._telemetry.first_ready()
         await self._start_triton(paths, env)
         if settings.with_gateway:
             self._gateway = self._spawn("gateway", "gateway", self._gateway_config(models))
@@ -193,6 +205,15 @@ class Launcher:
         self._started = (models, started_unix_s)
         return self._write_stack(models, started_unix_s)
 
+    def _start_telemetry(self) -> TelemetryProcess:
+        if not self._trace_port:
+            self._trace_port = ports.any_free(LOOPBACK)
+        return TelemetryProcess(
+            spawn=lambda: self._spawn("telemetry", "telemetry", self._telemetry_config()),
+            wait_ready=self._wait_ready,
+            say=self._say,
+        )
+
     def _start_node(self, models: repository.Repository) -> NodeProcess:
         # Of a stack that was killed: only nodes of one stack inherit from each other.
         (self._settings.run_dir / ADDED_NAME).unlink(missing_ok=True)
@@ -210,7 +231,8 @@ class Launcher:
         before = repository.fingerprint(paths.repository)
         started_s = time.monotonic()
         self._say(f"starting Triton ({paths.binary}) with {', '.join(settings.models)}")
-        self._triton = TritonServer.start(settings, paths, settings.models, env, self._say)
+        otlp_url = f"http://{LOOPBACK}:{self._trace_port}/v1/traces" if self._telemetry else ""
+        self._triton = TritonServer.start(settings, paths, settings.models, env, self._say, otlp_url)
         await self._triton.wait_ready()
         self._say(f"Triton is ready after {time.monotonic() - started_s:.1f} s")
         if repository.fingerprint(paths.repository) != before:
@@ -232,6 +254,15 @@ class Launcher:
             is_ready = showing(processes.ready_line(child), child.log_text, progress)
             await processes.wait_ready(child, is_ready, self._settings.start_timeout_s)
         self._say(f"{child.name} is ready after {time.monotonic() - started_s:.1f} s")
+
+    def _telemetry_config(self) -> dict[str, object]:
+        return {
+            "spans_socket": self._spans_socket,
+            "store_path": str(self._settings.run_dir.absolute() / STORE_NAME),
+            "host": LOOPBACK,
+            "port": self._trace_port,
+            "otlp_endpoint": self._settings.otlp_endpoint,
+        }
 
     def _node_config(self, models: repository.Repository) -> dict[str, object]:
         names = {model.name for model in models.served}
@@ -270,6 +301,9 @@ class Launcher:
                 if (path := getattr(self._settings, name)) is not None
             },
             "keeps_prompts": self._settings.keeps_prompts,
+            "spans_socket": self._spans_socket if self._telemetry else "",
+            "trace_ratio": self._settings.trace_ratio,
+            "trace_slow_s": self._settings.trace_slow_s,
         }
 
     def _check_policy(self) -> None:
@@ -300,7 +334,7 @@ class Launcher:
 
     @property
     def has_started_any(self) -> bool:
-        return any((self._node, self._triton, self._gateway, self._scaler))
+        return any((self._telemetry, self._node, self._triton, self._gateway, self._scaler))
 
     @property
     def _scaler_state_dir(self) -> Path:
@@ -349,6 +383,7 @@ class Launcher:
             scaler_grpc=self._scaler_address if self._scaler else "",
             ledger_url=without_password(settings.ledger_url_used),
             models=list(models.served),
+            otlp_http=f"{LOOPBACK}:{self._trace_port}" if self._telemetry else "",
             pids={child.name: child.pid for child in self._children()},
             started_unix_s=started_unix_s,
         )
@@ -359,6 +394,10 @@ class Launcher:
         """The node has another pid now."""
         if self._stack_path.exists():
             self._write_stack(*self._started)
+
+    @property
+    def _spans_socket(self) -> str:
+        return str(self._settings.run_dir.absolute() / SPANS_SOCKET_NAME)
 
     @property
     def _control_socket(self) -> str:
@@ -372,11 +411,15 @@ class Launcher:
         node = self._node.child if self._node else None
         triton = self._triton.child if self._triton else None
         scaler = self._scaler.child if self._scaler else None
-        return [child for child in (node, triton, self._gateway, scaler) if child is not None]
+        telemetry = self._telemetry.child if self._telemetry else None
+        started = (telemetry, node, triton, self._gateway, scaler)
+        return [child for child in started if child is not None]
 
     async def watch(self) -> None:
         """Returns never. Raises ProcessFailed when a process has died for good."""
         while True:
+            if self._telemetry:
+                self._telemetry.watch()
             if self._node:
                 self._node.watch()
             if self._triton:
@@ -417,3 +460,6 @@ class Launcher:
             await self._triton.stop(self._num_in_flight)
         if self._node and not await self._node.stop(timeout_s):
             self._say(f"node did not stop within {timeout_s:.0f} s and was killed")
+        # Last, for the spans of all the others' ends.
+        if self._telemetry:
+            await self._telemetry.stop(LAST_WORDS_S)

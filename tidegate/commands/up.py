@@ -14,6 +14,7 @@ _PORTS = "Ports and addresses"
 _RESOURCES = "Memory and processors"
 _GATEWAY = "Keys, limits, routes, call log"
 _SCALING = "Scaling"
+_TRACING = "Tracing"
 
 
 def _port(name: str, help_text: str) -> Any:
@@ -155,6 +156,51 @@ def up(
             rich_help_panel=_GATEWAY,
         ),
     ] = None,
+    tracing: Annotated[
+        bool | None,
+        typer.Option(
+            "--tracing/--no-tracing",
+            help="One trace a sampled call, for `tidegate trace` and OTLP collectors (default: with).",
+            show_default=False,
+            rich_help_panel=_TRACING,
+        ),
+    ] = None,
+    trace_ratio: Annotated[
+        float | None,
+        typer.Option(
+            "--trace-ratio",
+            metavar="0..1",
+            help="Part of the calls that is traced whole (default 0.01); failed and slow ones beside that.",
+            rich_help_panel=_TRACING,
+        ),
+    ] = None,
+    trace_slow_s: Annotated[
+        float | None,
+        typer.Option(
+            "--trace-slow-s",
+            metavar="SECONDS",
+            help="What counts as slow: the whole call, or a stream until its first text (default 5).",
+            rich_help_panel=_TRACING,
+        ),
+    ] = None,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--otlp-endpoint",
+            metavar="URL",
+            help="Pass spans on to this OTLP/HTTP collector (default: $OTEL_EXPORTER_OTLP_ENDPOINT, else nobody).",
+            rich_help_panel=_TRACING,
+        ),
+    ] = None,
+    trace_port: Annotated[
+        int | None,
+        typer.Option(
+            "--trace-port",
+            metavar="PORT",
+            help="OTLP/HTTP on loopback for Triton's spans, and your application's (default: any free one).",
+            rich_help_panel=_TRACING,
+        ),
+    ] = None,
     pool_bytes: Annotated[
         str | None,
         typer.Option(
@@ -249,6 +295,11 @@ def up(
         tls_client_ca=tls_client_ca,
         redis_url=redis_url,
         keeps_prompts=keeps_prompts,
+        with_tracing=tracing,
+        trace_ratio=trace_ratio,
+        trace_slow_s=trace_slow_s,
+        otlp_endpoint=otlp_endpoint,
+        trace_port=trace_port,
         repository=repository,
         pool_bytes=None if pool_bytes is None else parse_size("--pool-bytes", pool_bytes),
         pool_share=pool_share,

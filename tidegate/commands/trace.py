@@ -1,0 +1,106 @@
+"""`tidegate trace`: where one request's time went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from contracts.stack import default_run_dir
+from tidegate.commands.errors import CommandError
+from tidegate.commands.options import JsonOption, RunDirOption
+from tidegate.console import note, out, print_json, print_table
+
+if TYPE_CHECKING:
+    from contracts.tracing.span import Span
+    from telemetry.store import TraceStore
+
+
+def trace(
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="[REQUEST_ID|TRACE_ID]", help="Without one: a list of the latest."),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the waterfall as a page of its own.")
+    ] = None,
+    errors: Annotated[bool, typer.Option("--errors", help="List failed requests only.")] = False,
+    slowest: Annotated[bool, typer.Option("--slowest", help="List the slowest first.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Requests on the list.")] = 20,
+    run_dir: RunDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show where a request's time went: gateway, Triton, engine.
+
+    The id is the x-request-id of an answer, or a trace id. Sampled, failed and slow requests of the last day are
+    there; one that brings `traceparent: 00-...-01` is always traced.
+    """
+    from telemetry.store import STORE_NAME, StoreError, TraceStore
+
+    path = (run_dir or default_run_dir()) / STORE_NAME
+    try:
+        store = TraceStore.open(path)
+        try:
+            if which is None:
+                _list(store, errors=errors, slowest=slowest, limit=limit, as_json=as_json)
+            else:
+                _show(store, which, html, as_json)
+        finally:
+            store.close()
+    except StoreError as exc:
+        raise CommandError(
+            f"no traces: {exc}; a stack with a gateway keeps them, unless --no-tracing; is --run-dir right?"
+        ) from exc
+
+
+def _show(store: TraceStore, which: str, html: Path | None, as_json: bool) -> None:
+    spans = _spans_of(store, which)
+    if html is not None:
+        from telemetry.page import page_of
+        from telemetry.tree import rows_of
+
+        html.write_text(page_of(f"{which}", rows_of(spans)), encoding="utf-8")
+        note(f"wrote {html}")
+    if as_json:
+        print_json({"trace_id": spans[0].trace_id, "spans": [_values(span) for span in spans]})
+    elif html is None:
+        from tidegate.commands.trace_text import print_waterfall
+
+        print_waterfall(out(), spans)
+
+
+def _spans_of(store: TraceStore, which: str) -> list[Span]:
+    """Raises CommandError."""
+    trace_ids = store.trace_ids_of(which)
+    if len(trace_ids) > 1:
+        note(
+            f"{len(trace_ids)} requests have this id; the last one is shown, the others are {trace_ids[:-1]}"
+        )
+    spans = store.spans_of(trace_ids[-1] if trace_ids else which)
+    if not spans:
+        raise CommandError(
+            f"no trace of {which!r}: it was not sampled (--trace-ratio), did not fail and was not slow, is older "
+            "than a day, or ended less than a second ago; `tidegate trace` lists those that are there"
+        )
+    return spans
+
+
+def _list(store: TraceStore, *, errors: bool, slowest: bool, limit: int, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from tidegate.commands.trace_text import requests_table
+
+    found = store.requests("slowest" if slowest else "newest", limit, only_errors=errors)
+    if as_json:
+        print_json({"requests": [asdict(each) for each in found]})
+    elif not found:
+        note("no traced requests yet")
+    else:
+        print_table(out(), requests_table(found))
+
+
+def _values(span: Span) -> dict[str, Any]:
+    import msgspec
+
+    return {name: msgspec.to_builtins(getattr(span, name)) for name in span.__struct_fields__}
