@@ -31,7 +31,7 @@ class Call:
     protocol: Protocol
     service: str
     messages: Sequence[Mapping[str, str]] = ()
-    """`openai_chat`: role and content; the sender puts a session's earlier answers in between."""
+    """`openai_chat`: role and content; of a later turn only what is new: the sender puts the rest before it."""
     texts: Sequence[str] = ()
     """`openai_embeddings`, and the one `text_input` of `grpc_generate`."""
     tensors: Sequence[Tensor] = ()

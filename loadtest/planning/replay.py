@@ -25,6 +25,7 @@ class Replayed:
 
     t_s: Float
     row: Int
+    copy: Int
 
 
 @functools.lru_cache(maxsize=4)
@@ -53,7 +54,7 @@ def replayed(load: Replay, rng: np.random.Generator) -> Replayed:
     t_s = begins_s[member] * load.time_scale + (t_s - begins_s[member])
     end_s = window_s * load.time_scale
     whole, share = divmod(load.rate_scale, 1.0)
-    moments, chosen = [], []
+    moments, chosen, copies = [], [], []
     for copy in range(int(whole) + (share > 0)):
         is_kept = np.ones(len(begins_s), dtype=bool) if copy < whole else rng.random(len(begins_s)) < share
         moved_s = (
@@ -62,10 +63,11 @@ def replayed(load: Replay, rng: np.random.Generator) -> Replayed:
         keeps = is_kept[member]
         moments.append((t_s + moved_s[member])[keeps])
         chosen.append(inside[keeps])
-    at_s, row = np.concatenate(moments), np.concatenate(chosen)
+        copies.append(np.full(int(keeps.sum()), copy, dtype=np.int64))
+    at_s, row, of_copy = np.concatenate(moments), np.concatenate(chosen), np.concatenate(copies)
     lasts = at_s <= end_s
     order = np.argsort(at_s[lasts], kind="stable")
-    return Replayed(at_s[lasts][order], row[lasts][order])
+    return Replayed(at_s[lasts][order], row[lasts][order], of_copy[lasts][order])
 
 
 def _moved(begins_s: Float, end_s: float, load: Replay, rng: np.random.Generator) -> Float:

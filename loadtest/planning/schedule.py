@@ -47,6 +47,8 @@ class Schedule:
     """Shape [n], into `plan.users`."""
     row: Int
     """Shape [n], the row of the replayed trace; -1 without one."""
+    copy: Int
+    """Shape [n]: 0, or which copy of the trace's sessions it is of (`rate_scale` above 1)."""
     duration_s: float
     closed: Closed | None = None
 
@@ -63,16 +65,17 @@ def plan_schedule(plan: Plan) -> Schedule:
         if isinstance(load, ClosedLoop):
             starts_s = np.arange(load.concurrency) * load.ramp_s / load.concurrency
             none = np.empty(0, dtype=np.int64)
-            return Schedule(np.empty(0), none, none, duration_s, Closed(starts_s, duration_s))
+            return Schedule(np.empty(0), none, none, none, duration_s, Closed(starts_s, duration_s))
         if isinstance(load, OpenLoop):
             t_s = draw_arrivals(curve_of(load.shape), load.arrivals, arrivals_rng)
             row = np.full(len(t_s), -1, dtype=np.int64)
+            copy = np.zeros(len(t_s), dtype=np.int64)
         else:
             found = replayed(load, arrivals_rng)
-            t_s, row = found.t_s, found.row
+            t_s, row, copy = found.t_s, found.row, found.copy
     except (ValueError, OSError) as exc:
         raise PlanError([f"load: {exc}"]) from exc
-    return Schedule(t_s, _users(plan, len(t_s), users_rng), row, duration_s)
+    return Schedule(t_s, _users(plan, len(t_s), users_rng), row, copy, duration_s)
 
 
 def duration_of(load: Load) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -12,6 +13,8 @@ from loadtest.planning.load import Seconds
 from loadtest.planning.strict import Strict
 
 MAX_TURNS = 200
+MAX_VALUES = 1_000_000
+"""Of one tensor."""
 
 Weight = Annotated[float, Field(gt=0, le=1e6)]
 UserName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
@@ -113,12 +116,20 @@ class EmbedUser(_User):
 
 
 class TensorInput(Strict):
-    """One input tensor: BYTES are texts of `prompt_tokens`, floats are drawn from 0 to 1, whole numbers from 0 to 9."""
+    """One input tensor. BYTES are texts of `prompt_tokens`; floats go from 0 to 1, whole numbers from 0 to 9."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     datatype: Literal["BYTES", "FP32", "FP64", "INT32", "INT64", "BOOL"]
     shape: Annotated[tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...], Field(min_length=1, max_length=8)]
     """With the batch dimension, where the model has one: [1, 1]."""
+
+    @model_validator(mode="after")
+    def _not_too_large(self) -> Self:
+        if (size := math.prod(self.shape)) > MAX_VALUES:
+            raise ValueError(
+                f"shape = {list(self.shape)} has {size:,} values, must have at most {MAX_VALUES:,}"
+            )
+        return self
 
 
 class TensorUser(_User):
