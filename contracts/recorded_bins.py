@@ -34,11 +34,10 @@ def read_bins(path: Path) -> Bins:
 
     Raises TraceUnreadable, and OSError when there is no such file.
     """
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        first = lines.readline(200)
-    read = next((reader for start, reader in _HEADERS if first.startswith(start)), None)
-    if read is None:
-        return _count_rows(path) if _is_of_requests(first) else read_counts(path)
+    if holds_requests(path):
+        return _count_rows(path)
+    first = _first_line(path)
+    read = next((reader for start, reader in _HEADERS if first.startswith(start)), _read_counts)
     try:
         return read(path)
     except (ValueError, IndexError) as exc:
@@ -47,8 +46,14 @@ def read_bins(path: Path) -> Bins:
         ) from exc
 
 
-def _is_of_requests(first: str) -> bool:
-    return first.startswith(("{", "TIMESTAMP,", "Timestamp,"))
+def holds_requests(path: Path) -> bool:
+    """A row of the file is a request, so `read_rows` reads it."""
+    return _first_line(path).startswith(("{", "TIMESTAMP,", "Timestamp,"))
+
+
+def _first_line(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        return lines.readline(200)
 
 
 def _count_rows(path: Path) -> Bins:
@@ -85,7 +90,7 @@ def _read_servegen(path: Path) -> Bins:
     return Bins(0.0, window_s, bridged * window_s, np.isin(bins, at[known]))
 
 
-def read_counts(path: Path) -> Bins:
+def _read_counts(path: Path) -> Bins:
     """A CSV of your own: `seconds,count`, evenly spaced, with or without that header."""
     rows = [row.split(",") for row in path.read_text().splitlines() if row.strip()]
     if rows and not _is_number(rows[0][0]):

@@ -71,7 +71,7 @@ def test_a_window_of_servegen_without_data_is_bridged_and_counts_in_no_figure(tm
 
 def test_mooncake_stamps_are_milliseconds(tmp_path: Path):
     """0 and 2,500 ms."""
-    lines = [json.dumps({"timestamp": at, "input_length": 1, "hash_ids": []}) for at in (0, 2500)]
+    lines = [json.dumps({"timestamp": at, "input_length": 1, "output_length": 1}) for at in (0, 2500)]
 
     trace = traces.load(str(_written(tmp_path / "m.jsonl", *lines)))
 
