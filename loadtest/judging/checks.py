@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadtest.measuring.memory import SETTLE_S
 from loadtest.measuring.metrics import Measured
 from loadtest.measuring.order_statistics import OrderStatistics
 from loadtest.records import Float, Requests, Status
@@ -161,7 +162,7 @@ def _kv_returned(measured: Measured) -> Row | None:
     if still:
         return _check(name, None, Verdict.INVALID, 0, f"{still:,} requests were still unfinished at the end")
     if change is None:
-        why = "no data: needs a sample before the first request and three after the last; raise drain_s"
+        why = f"no data: needs a sample before the first request and {SETTLE_S:g} s after the end of the last"
         return _check(name, None, Verdict.INVALID, 0, why)
     per = f" ({change.per_request:.3g} a request)" if change.per_request is not None else ""
     why = (

@@ -13,6 +13,7 @@ from loadtest.judging.proof import Counts, prove, share_interval
 from loadtest.judging.units import in_words
 from loadtest.measuring.catalogue import Kind
 from loadtest.measuring.gaps import resampled_shares
+from loadtest.measuring.memory import SETTLE_S
 from loadtest.measuring.metrics import SERIES, Measured
 from loadtest.measuring.quantiles import Quantile
 from loadtest.measuring.sample_sizes import n_needed
@@ -157,7 +158,7 @@ def _change(line: Expression, measured: Measured) -> Row:
     if change is None:
         return _no_data(
             line,
-            f"no data: `{SERIES[name]}` needs a sample before the first request and three after the last",
+            f"no data: `{SERIES[name]}` needs a sample before the first request and {SETTLE_S:g} s after the last",
         )
     per = f", {change.per_request:.3g} a request" if change.per_request is not None else ""
     why = f"{change.before:,.0f} before, {change.after:,.0f} after {change.requests:,} requests{per}"

@@ -16,8 +16,8 @@ from loadtest.records import Float
 BIN_S = 5.0
 FEWEST_BINS = 24
 LONGEST_HOLE_S = 5.0
-SETTLED_SAMPLES = 3
-"""So many samples after the last request are asked for before something is called a leak."""
+SETTLE_S = 1.5
+"""Before something is called a leak: an idle worker gives its free blocks back after 0.5 s."""
 
 HIGH_WATER = {"kv.used_blocks": "kv.high_water_blocks", "pool.used_bytes": "pool.high_water_bytes"}
 """What the stack itself remembers between two samples: 50 ms at the ceiling are seen at any sampling rate."""
@@ -122,10 +122,10 @@ class Returned:
 def returned(
     curve: Curve, name: str, scope: Scope, first_s: float, last_s: float, requests: int
 ) -> Returned | None:
-    """None where there is no sample before the first request, or fewer than three after the last has ended."""
+    """None without a sample before the first request, or without one `SETTLE_S` after the last has ended."""
     t_s, total = _sum_over_time(in_scope(curve, name, scope))
-    before, after = total[t_s <= first_s], total[t_s > last_s]
-    if not len(before) or len(after) < SETTLED_SAMPLES:
+    before, after = total[t_s < first_s], total[t_s > last_s]
+    if not len(before) or not len(after) or t_s[-1] < last_s + SETTLE_S:
         return None
     return Returned(float(before[-1]), float(after.min()), len(after), requests)
 

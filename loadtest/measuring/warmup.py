@@ -13,8 +13,9 @@ def warm_up_bins(y: Float) -> int | None:
     """How many leading values to cut off, at most half; None when the series never settles in its first half.
 
     MSER (White 1997): the cut d that makes sum((y[d:] - mean)^2) / (n - d)^2 smallest. Values are bin medians or
-    means, which take the place of MSER-5's batches of five. In noise the smallest lies anywhere, so a cut must
-    also remove values whose mean is off by more than three standard errors. NaN (an empty bin) is left out.
+    means, which take the place of MSER-5's batches of five. In noise the smallest lies anywhere, so it is moved
+    back for as long as what lies between is like what comes after (means within four standard errors). NaN (an
+    empty bin) is left out.
     """
     places = np.flatnonzero(np.isfinite(y))
     values = y[places]
@@ -28,11 +29,13 @@ def warm_up_bins(y: Float) -> int | None:
     # At most two thirds are looked at, so that a smallest beyond the half is seen as "not settled".
     scores = (centred / counts.astype(float) ** 2)[: max(2, 2 * n // 3)]
     cut = int(np.argmin(scores))
-    if cut == 0 or not _differs(values[:cut], values[cut:]):
+    tail = values[cut:]
+    cut = next((earlier for earlier in range(cut) if not _differs(values[earlier:cut], tail)), cut)
+    if cut == 0:
         return 0
     return None if cut > n // 2 else int(places[cut])
 
 
 def _differs(head: Float, tail: Float) -> bool:
     spread = float(tail.std(ddof=1))
-    return abs(float(head.mean() - tail.mean())) > 3 * spread / math.sqrt(len(head)) + 1e-12
+    return abs(float(head.mean() - tail.mean())) > 4 * spread / math.sqrt(len(head)) + 1e-12
