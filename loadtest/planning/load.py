@@ -169,7 +169,7 @@ class Replay(Strict):
     rate_scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Below 1 keeps that share of the sessions, chosen by the seed; 2.5 adds one and a half copies of the sessions,
     each moved a little. Never squeezes a session."""
-    spread_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    spread_s: Annotated[float, Field(gt=0, le=3600)] = 10.0
     """How far a copy's session is moved at most, to either side."""
 
 

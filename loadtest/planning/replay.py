@@ -51,7 +51,7 @@ def replayed(load: Replay, rng: np.random.Generator) -> Replayed:
     t_s = rows.t_s[inside] - load.from_s
     _, first, member = np.unique(rows.session[inside], return_index=True, return_inverse=True)
     begins_s = t_s[first]
-    t_s = begins_s[member] * load.time_scale + (t_s - begins_s[member])
+    t_s = t_s + begins_s[member] * (load.time_scale - 1.0)
     end_s = window_s * load.time_scale
     whole, share = divmod(load.rate_scale, 1.0)
     moments, chosen, copies = [], [], []
