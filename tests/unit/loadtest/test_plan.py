@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.judging.expression import parse_all
 from loadtest.planning.plan import Plan, PlanError, load_plan, parse_plan
 from loadtest.planning.schedule import plan_schedule
 from tests.unit.loadtest.plans import CHAT, findings_of, held, plan_of
