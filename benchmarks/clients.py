@@ -79,14 +79,16 @@ class TritonLoad:
         seen.ended_s = time.monotonic()
         return seen
 
-    async def embed(self, model: str, texts: Sequence[str]) -> bytes:
+    async def embed(
+        self, model: str, texts: Sequence[str], metadata: Sequence[tuple[str, str]] = ()
+    ) -> bytes:
         """float32 rows. Raises grpc.aio.AioRpcError."""
         request = service_pb2.ModelInferRequest(
             model_name=model,
             inputs=[_input("text_input", [len(texts), 1], "BYTES")],
             raw_input_contents=[b"".join(_bytes_element(text) for text in texts)],
         )
-        response = await self.stub.ModelInfer(request)
+        response = await self.stub.ModelInfer(request, metadata=tuple(metadata))
         vectors: bytes = response.raw_output_contents[0]
         return vectors
 

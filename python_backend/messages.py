@@ -177,6 +177,8 @@ class Generate(Message, frozen=True):
     tenant: str = ""
     priority: int = 0
     """Higher goes first."""
+    is_traced: bool = False
+    """Moments within its phases are wanted too."""
 
 
 class CancelGenerate(Message, frozen=True):
@@ -192,6 +194,44 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     token: str
     logprob: float
     top: list[tuple[int, str, float]] = []
+
+
+class PhaseFigures(msgspec.Struct, frozen=True, array_like=True):
+    """Of the steps that one request took part in, in prefill or in decode."""
+
+    num_steps: int
+    num_tokens: int
+    """Of this request, computed in them."""
+    mean_batch: float
+    """Sequences in a step."""
+    max_batch: int
+    num_blocks: int
+    """KV blocks that it held after the last of them."""
+
+
+class TimingEvent(msgspec.Struct, frozen=True, array_like=True):
+    at_unix_s: float
+    name: str
+    figures: dict[str, int]
+
+
+class Timing(msgspec.Struct, frozen=True, array_like=True):
+    """Where one request's time went in the engine. Unix seconds; 0.0: it did not come so far."""
+
+    accepted_unix_s: float
+    started_unix_s: float
+    """Of its first step."""
+    first_token_unix_s: float
+    ended_unix_s: float
+    num_ahead: int
+    """Requests that waited when it came."""
+    num_cached_tokens: int
+    num_preemptions: int
+    num_output_tokens: int
+    prefill: PhaseFigures
+    decode: PhaseFigures
+    """From the first token on."""
+    events: list[TimingEvent] = []
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
@@ -210,6 +250,8 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     """Prompt tokens that were not computed because their blocks were published; set as num_input_tokens is."""
     logprobs: list[TokenLogprobs] = []
     """One entry per token of `num_output_tokens` when the request asked for them."""
+    timing: Timing | None = None
+    """On the last delta of a request that the engine accepted."""
 
 
 class StepOutput(Message, frozen=True):
@@ -234,6 +276,8 @@ class EmbedResult(Message, frozen=True):
     errors: dict[int, str] = {}
     error_code: ErrorCode | None = None
     error: str = ""
+    ran_unix_s: tuple[float, float] | None = None
+    """From when to when the worker computed it."""
 
 
 class TensorData(msgspec.Struct, frozen=True, array_like=True):
@@ -265,6 +309,8 @@ class BatchResult(Message, frozen=True):
     errors: dict[int, str] = {}
     error_code: ErrorCode | None = None
     error: str = ""
+    ran_unix_s: tuple[float, float] | None = None
+    """As EmbedResult's."""
 
 
 # --- 4. node <-> fork server ----------------------------------------------------------------------------

@@ -53,7 +53,6 @@ def is_lost(row: Row) -> bool:
 
 
 _NOTES = (
-    (names.FIRST_TOKEN_EVENT, "first token {}"),
     (names.INPUT_TOKENS, "{} tokens in"),
     (names.CACHE_READ_TOKENS, "{} cached"),
     (names.COMPUTED_TOKENS, "{} computed"),
@@ -64,6 +63,7 @@ _NOTES = (
     (names.KV_BLOCKS, "{} KV blocks"),
     (names.NUM_PREEMPTIONS, "{} preemptions"),
     (names.INSTANCE, "{}"),
+    (names.NUM_IN_FLIGHT, "{} in flight before"),
     (names.ATTEMPT_NUMBER, "attempt {}"),
     (names.WHY_VERSION, "{}"),
     (names.KEPT_BECAUSE, "kept: {}"),

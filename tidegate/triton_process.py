@@ -89,6 +89,7 @@ def tracing_options(otlp_url: str) -> list[str]:
         "rate=0",
         "count=-1",
         f"opentelemetry,url={otlp_url}",
+        "opentelemetry,bsp_schedule_delay=1000",
         "opentelemetry,resource=service.name=triton-inference-server",
     )
     return [f"--trace-config={option}" for option in given]

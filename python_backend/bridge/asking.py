@@ -87,6 +87,10 @@ class WorkerOfBatches(Generic[Answer]):
         self._settle()
         self._wait_for_end(asked)
 
+    @property
+    def num_in_flight(self) -> int:
+        return sum(asked.num_requests for asked in self._open)
+
     def close(self) -> None:
         self._attachment.close()
 
@@ -148,7 +152,7 @@ class WorkerOfBatches(Generic[Answer]):
 
     def _publish(self) -> None:
         with self._changed:
-            self._attachment.publish(sum(asked.num_requests for asked in self._open), self._landed)
+            self._attachment.publish(self.num_in_flight, self._landed)
 
 
 def refusal_before_work(request: Any) -> Any | None:

@@ -16,6 +16,7 @@ from python_backend.bridge.asking import (
     refusal_before_work,
     respond,
 )
+from python_backend.bridge.attachment import InstanceName
 from python_backend.bridge.errors import BridgeError
 from python_backend.bridge.ragged import (
     Rows,
@@ -27,6 +28,7 @@ from python_backend.bridge.ragged import (
     to_array,
 )
 from python_backend.bridge.responses import triton_error
+from python_backend.bridge.tracing import BridgeTracing, RequestTrace
 from python_backend.messages import BatchResult, RunBatch, TensorData
 
 
@@ -36,6 +38,7 @@ class _Waiting:
 
     sender: Any
     rows: Rows
+    trace: RequestTrace | None
 
 
 class BatchModel:
@@ -43,6 +46,7 @@ class BatchModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         self._shapes = TensorShapes.of(args["model_config"])
+        self._tracing = BridgeTracing(InstanceName.of(args).group)
         self._worker = WorkerOfBatches(args, BatchResult)
 
     def execute(self, requests: list[Any]) -> None:
@@ -51,7 +55,8 @@ class BatchModel:
         for request in requests:
             sender, entry = request.get_response_sender(), self._read(request)
             if isinstance(entry, Rows):
-                waiting.append(_Waiting(sender, entry))
+                trace = self._tracing.begin(request, self._worker.num_in_flight)
+                waiting.append(_Waiting(sender, entry, trace))
             else:
                 respond(sender, error_response(entry))
         self._ask(waiting)
@@ -77,8 +82,11 @@ class BatchModel:
         def on_answers(results: list[BatchResult | BridgeError]) -> None:
             for bucket, result in zip(buckets, results, strict=True):
                 responses = self._responses(result, [entry.rows for entry in bucket])
-                for entry, response in zip(bucket, responses, strict=True):
+                num_rows = sum(entry.rows.num_rows for entry in bucket)
+                errors = {} if isinstance(result, BridgeError) else result.errors
+                for number, (entry, response) in enumerate(zip(bucket, responses, strict=True)):
                     respond(entry.sender, response)
+                    self._tracing.end_batch(entry.trace, result, num_rows, errors.get(number, ""))
 
         if batches:
             self._worker.ask(sum(map(len, buckets)), batches, on_answers)

@@ -15,8 +15,10 @@ from python_backend.bridge.asking import (
     refusal_before_work,
     respond,
 )
+from python_backend.bridge.attachment import InstanceName
 from python_backend.bridge.errors import BridgeError, InvalidRequest
 from python_backend.bridge.requests import read_texts
+from python_backend.bridge.tracing import BridgeTracing, RequestTrace
 from python_backend.messages import EmbedBatch, EmbedResult
 
 
@@ -24,16 +26,18 @@ class EmbedModel:
     """One instance."""
 
     def initialize(self, args: dict[str, str]) -> None:
+        self._tracing = BridgeTracing(InstanceName.of(args).group)
         self._worker = WorkerOfBatches(args, EmbedResult)
 
     def execute(self, requests: list[Any]) -> None:
         """One response per request, sent when it is there. An error of one request is no error of its batch."""
         texts: list[str] = []
-        spans: list[tuple[Any, int, int]] = []
+        waiting: list[tuple[Any, int, int, RequestTrace | None]] = []
         for request in requests:
             sender, entry = request.get_response_sender(), _read(request)
             if isinstance(entry, list):
-                spans.append((sender, len(texts), len(entry)))
+                trace = self._tracing.begin(request, self._worker.num_in_flight)
+                waiting.append((sender, len(texts), len(entry), trace))
                 texts += entry
             else:
                 respond(sender, error_response(entry))
@@ -41,10 +45,11 @@ class EmbedModel:
             return
 
         def on_answers(results: list[EmbedResult | BridgeError]) -> None:
-            for sender, first, count in spans:
+            for sender, first, count, trace in waiting:
                 respond(sender, _response(results[0], first, count))
+                self._tracing.end_batch(trace, results[0], len(texts))
 
-        self._worker.ask(len(spans), [lambda batch_id: EmbedBatch(batch_id, texts)], on_answers)
+        self._worker.ask(len(waiting), [lambda batch_id: EmbedBatch(batch_id, texts)], on_answers)
 
     def finalize(self) -> None:
         self._worker.close()

@@ -16,8 +16,9 @@ from python_backend.bridge.attachment import Attachment, InstanceName
 from python_backend.bridge.errors import BridgeError
 from python_backend.bridge.hold import may_return
 from python_backend.bridge.requests import GenerateRequest, read_generate
-from python_backend.bridge.responses import Reply, TextReply, error_of, triton_error
-from python_backend.messages import CancelGenerate, Generate, StepOutput, WorkerToBridge
+from python_backend.bridge.responses import Reply, TextReply, triton_error
+from python_backend.bridge.tracing import BridgeTracing, RequestTrace
+from python_backend.messages import CancelGenerate, ErrorCode, Generate, StepOutput, WorkerToBridge
 
 HOLD_POLL_S = 0.001
 """While `execute` holds, the siblings' load is looked up this often: a new request may be waiting for it."""
@@ -39,10 +40,14 @@ class GenerateModel:
     def initialize(self, args: dict[str, str]) -> None:
         self._changed = threading.Condition()
         self._open: dict[int, TextReply] = {}
+        self._traces: dict[int, RequestTrace] = {}
+        """Of those that are open and traced."""
         self._next_id = 0
         self._closed = False
+        name = InstanceName.of(args)
+        self._tracing = BridgeTracing(name.group)
         self._attachment = Attachment(
-            InstanceName.of(args),
+            name,
             int_parameter(args, "max_in_flight"),
             self._on_messages,
             self._on_worker_lost,
@@ -61,23 +66,30 @@ class GenerateModel:
     # --- Triton's thread ---
 
     def _submit(self, request: Any, reply: Reply) -> None:
+        trace = self._tracing.begin(request, len(self._open))
         if reply.is_cancelled:
             # Triton executes requests that were cancelled in its queue: drop them before they cost anything.
-            reply.fail(triton_error("CANCELLED", "cancelled by the client"))
+            self._refuse(reply, trace, "CANCELLED", "cancelled by the client")
             return
         try:
             wanted = read_generate(request)
         except BridgeError as exc:
-            reply.fail(error_of(exc))
+            self._refuse(reply, trace, exc.code, str(exc))
             return
         if wanted.deadline_unix_s is not None and time.time() >= wanted.deadline_unix_s:
-            reply.fail(triton_error("DEADLINE_EXCEEDED", "the request's deadline passed in the queue"))
+            self._refuse(reply, trace, "DEADLINE_EXCEEDED", "the request's deadline passed in the queue")
             return
-        self._start(wanted, reply)
+        self._start(wanted, reply, trace)
 
-    def _start(self, wanted: GenerateRequest, reply: Reply) -> None:
+    def _refuse(self, reply: Reply, trace: RequestTrace | None, code: ErrorCode, text: str) -> None:
+        reply.fail(triton_error(code, text))
+        self._tracing.end_generate(trace, None, text)
+
+    def _start(self, wanted: GenerateRequest, reply: Reply, trace: RequestTrace | None) -> None:
         with self._changed:
             request_id, self._next_id = self._next_id, self._next_id + 1
+            if trace is not None:
+                self._traces[request_id] = trace
             self._open[request_id] = TextReply(wanted, reply)
             self._publish()
         message = Generate(
@@ -87,12 +99,13 @@ class GenerateModel:
             wanted.deadline_unix_s,
             wanted.tenant,
             wanted.priority,
+            is_traced=trace is not None,
         )
         try:
             self._attachment.send(message)
         except BridgeError as exc:
             self._close(request_id)
-            reply.fail(error_of(exc))
+            self._refuse(reply, self._traces.pop(request_id, None), exc.code, str(exc))
             return
         if request_id not in self._open:
             # Its worker died between these lines and the next one got it: nobody waits for it any more.
@@ -123,6 +136,9 @@ class GenerateModel:
                     if delta.finish_reason is not None or delta.error_code is not None:
                         self._close(delta.request_id)
                     text_reply.push(delta)
+                    if delta.request_id in self._traces and delta.request_id not in self._open:
+                        trace = self._traces.pop(delta.request_id)
+                        self._tracing.end_generate(trace, delta.timing, delta.error)
 
     def _on_worker_lost(self) -> None:
         with self._changed:
@@ -130,6 +146,8 @@ class GenerateModel:
             self._publish()
         for text_reply in lost.values():
             text_reply.reply.fail(triton_error("UNAVAILABLE", self._attachment.why_lost))
+        for request_id in lost.keys() & self._traces.keys():
+            self._tracing.end_generate(self._traces.pop(request_id), None, self._attachment.why_lost)
 
     def _watch_cancels(self) -> None:
         told: set[int] = set()

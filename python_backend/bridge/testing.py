@@ -69,12 +69,26 @@ class FakeSender:
 
 
 @dataclass
+class FakeTrace:
+    """Of a request that Triton traces, when there is a context."""
+
+    context_json: str | None = None
+
+    def get_context(self) -> str | None:
+        return self.context_json
+
+
+@dataclass
 class FakeRequest:
     """Inputs by name; an array, a value or a list of values."""
 
     inputs: dict[str, Any]
     parameters_json: str = ""
     timeout_us: int = 0
+    context_json: str | None = None
+
+    def trace(self) -> FakeTrace:
+        return FakeTrace(self.context_json)
 
     def parameters(self) -> str:
         return self.parameters_json

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +133,9 @@ def serve_batches(
                 continue
             loop.publish(running=_num_rows(message))
             loop.apply_thread_budget()
-            loop.send(answer(message))
+            began_unix_s = time.time()
+            made = answer(message)
+            loop.send(msgspec.structs.replace(made, ran_unix_s=(began_unix_s, time.time())))
             loop.publish(running=0)
 
 

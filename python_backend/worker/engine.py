@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
 from torch import Tensor
 
 from contracts.prompts import without_double_start
 from contracts.sampling import SamplingParams
-from python_backend.messages import Delta, ErrorCode
+from python_backend.messages import Delta, ErrorCode, Timing
 from python_backend.worker.blocks import BlockPool
 from python_backend.worker.detokenizer import Decoder, TokenTexts
 from python_backend.worker.errors import RequestRefused
@@ -25,6 +26,7 @@ from python_backend.worker.output import Output, OutputLimits
 from python_backend.worker.sampler import Choice, Sampler
 from python_backend.worker.scheduler import Scheduled, Scheduler, SchedulerConfig
 from python_backend.worker.sequence import Sequence
+from python_backend.worker.timeline import Timeline
 
 STUCK_TIMEOUT_S = 30.0
 """So long nothing of this worker may run because others hold the pool; then the next request gets an error."""
@@ -82,9 +84,11 @@ class Engine:
         runner: Runner,
         pool: BlockPool,
         grammars: Grammars | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Without `grammars` requests for guided output are refused."""
         self._config = config
+        self._clock = clock
         self._tokenizer = tokenizer
         self._runner = runner
         self._pool = pool
@@ -114,12 +118,20 @@ class Engine:
         *,
         tenant: str = "",
         priority: int = 0,
+        is_traced: bool = False,
     ) -> None:
         """Accept a request; its deltas come out of `step`. Raises RequestRefused."""
         tokens = list(without_double_start(self._tokenizer.encode(prompt).ids, self._start_ids))
         self._check(tokens)
         sequence = Sequence(
-            request_id, tokens, len(tokens), sampling, deadline_unix_s, tenant=tenant, priority=priority
+            request_id,
+            tokens,
+            len(tokens),
+            sampling,
+            deadline_unix_s,
+            tenant=tenant,
+            priority=priority,
+            timeline=Timeline(self._clock(), len(self.scheduler.waiting), is_traced),
         )
         self._sampler.add(sequence)
         self._streams[request_id] = _Stream(
@@ -155,15 +167,18 @@ class Engine:
         deltas = self._drop_expired(now_unix_s)
         before = self.scheduler.num_cached_tokens, self.scheduler.num_preemptions, time.perf_counter()
         batch = self.scheduler.schedule()
+        if self.scheduler.num_preemptions > before[1]:
+            self._note_preemptions()
         if not batch:
             return deltas + self._fail_stuck(now_unix_s)
         self._stuck_since_unix_s = None
+        began_unix_s = self._clock()
         logits = self._runner.run(batch)
         self.num_steps += 1
         for entry in batch:
             entry.sequence.num_computed = entry.start + entry.count
         self._pool.publish(entry.sequence for entry in batch)
-        deltas += self._postprocess(batch, logits)
+        deltas += self._postprocess(batch, logits, began_unix_s)
         self.last_step = self._measured(batch, *before)
         return deltas
 
@@ -239,9 +254,28 @@ class Engine:
             return []
         return [self._fail(sequence.request_id, "UNAVAILABLE", text)]
 
-    def _postprocess(self, batch: list[Scheduled], logits: Tensor) -> list[Delta]:
+    def _note_preemptions(self) -> None:
+        for sequence in self.scheduler.waiting:
+            if sequence.num_preemptions > sequence.timeline.num_preemptions:
+                sequence.timeline.preempted(self._clock())
+
+    def _note_step(self, batch: list[Scheduled], began_unix_s: float) -> None:
+        ended_unix_s = self._clock()
+        for entry in batch:
+            sequence = entry.sequence
+            sequence.timeline.stepped(
+                began_unix_s,
+                ended_unix_s,
+                num_tokens=entry.count,
+                batch_size=len(batch),
+                num_blocks=len(sequence.blocks),
+                num_output_tokens=sequence.num_output_tokens + entry.samples,
+            )
+
+    def _postprocess(self, batch: list[Scheduled], logits: Tensor, began_unix_s: float) -> list[Delta]:
         sampled = [entry.sequence for entry in batch if entry.samples]
         choices = self._sampler.choose(logits, sampled)
+        self._note_step(batch, began_unix_s)
         self.num_tokens_out += len(choices)
         return [
             self._advance(sequence, choice)
@@ -252,15 +286,29 @@ class Engine:
 
     def _advance(self, sequence: Sequence, choice: Choice) -> Delta:
         delta = self._streams[sequence.request_id].output.push(choice)
-        if delta.finish_reason is not None:
-            self._end(sequence)
-        return delta
+        if delta.finish_reason is None:
+            return delta
+        self._end(sequence)
+        return msgspec.structs.replace(delta, timing=self._timing(sequence))
 
     def _fail(self, request_id: int, code: ErrorCode, message: str) -> Delta:
         sequence = self._streams[request_id].sequence
         self._end(sequence)
         return Delta(
-            request_id, "", 0, num_input_tokens=sequence.num_prompt_tokens, error_code=code, error=message
+            request_id,
+            "",
+            0,
+            num_input_tokens=sequence.num_prompt_tokens,
+            error_code=code,
+            error=message,
+            timing=self._timing(sequence),
+        )
+
+    def _timing(self, sequence: Sequence) -> Timing:
+        return sequence.timeline.ended(
+            self._clock(),
+            num_cached_tokens=sequence.num_cached_tokens,
+            num_output_tokens=sequence.num_output_tokens,
         )
 
     def _end(self, sequence: Sequence) -> None:

@@ -197,6 +197,7 @@ def _accept(engine: Engine, message: BridgeToWorker) -> list[Delta]:
             message.deadline_unix_s,
             tenant=message.tenant,
             priority=message.priority,
+            is_traced=message.is_traced,
         )
     except RequestRefused as exc:
         return [Delta(message.request_id, "", 0, error_code=exc.code, error=str(exc))]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.sampling import SamplingParams
+from python_backend.worker.timeline import Timeline
 
 
 class SequenceStatus(Enum):
@@ -38,6 +39,7 @@ class Sequence:
     num_cached_tokens: int = 0
     """Prompt tokens whose blocks were found published when the request was first admitted."""
     num_preemptions: int = 0
+    timeline: Timeline = field(default_factory=lambda: Timeline(0.0, 0))
     arrival: int = 0
     """Counts up with every request; a preemption does not change it."""
     chain: list[bytes] = field(default_factory=list)

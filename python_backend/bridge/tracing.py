@@ -1,0 +1,178 @@
+"""A traced request in this instance: its context out of Triton, its spans and its worker's to telemetry.
+
+The worker sends no spans, only figures with its last message: one process less that can be slow, and a worker that
+dies still leaves a span that says so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from contracts.tracing import names
+from contracts.tracing.context import TRACEPARENT, TraceContext, new_span_id, parse_traceparent
+from contracts.tracing.sending import SpanSender
+from contracts.tracing.span import Event, Span, SpanKind, SpanStatus, Value, unix_ns
+from python_backend.bridge.errors import BridgeError
+from python_backend.messages import BatchResult, EmbedResult, PhaseFigures, Timing
+
+
+@dataclass(frozen=True)
+class RequestTrace:
+    """One request that is traced, from its arrival here. `parent`: Triton's span, or the gateway's."""
+
+    parent: TraceContext
+    num_in_flight: int
+    """Of this instance when it came."""
+    span_id: str = field(default_factory=new_span_id)
+    started_ns: int = field(default_factory=time.time_ns)
+
+
+def context_of(request: Any) -> TraceContext | None:
+    """Of one of Triton's requests; None: it is not traced.
+
+    Triton gives all requests of one stream the parent that came with the stream. Where the request's own parameter
+    names another trace, the parameter holds.
+    """
+    parameters = request.parameters()
+    own = (
+        parse_traceparent(json.loads(parameters).get(TRACEPARENT))
+        if TRACEPARENT in (parameters or "")
+        else None
+    )
+    seen = request.trace().get_context()
+    triton = parse_traceparent(json.loads(seen).get(TRACEPARENT)) if seen else None
+    if triton is not None and (own is None or own.trace_id == triton.trace_id):
+        return triton
+    return own if own is not None and own.is_sampled else None
+
+
+class BridgeTracing:
+    """Of one instance. Costs a request that is not traced one look at its parameters."""
+
+    def __init__(self, instance: str) -> None:
+        self._instance = instance
+        self._sender = SpanSender.from_env()
+
+    def begin(self, request: Any, num_in_flight: int) -> RequestTrace | None:
+        """None: it is not traced."""
+        if not self._sender.is_on:
+            return None
+        context = context_of(request)
+        return RequestTrace(context, num_in_flight) if context is not None else None
+
+    def end_generate(self, trace: RequestTrace | None, timing: Timing | None, error: str = "") -> None:
+        """`timing`: as the worker told; None: it did not, for it died."""
+        if trace is not None:
+            spans = [] if timing is None else engine_spans(timing, trace.parent.trace_id, trace.span_id)
+            self._sender.send([self._own(trace, error), *spans])
+
+    def end_batch(
+        self,
+        trace: RequestTrace | None,
+        answer: EmbedResult | BatchResult | BridgeError,
+        num_rows: int,
+        error: str = "",
+    ) -> None:
+        """`num_rows`: of the batch that the worker computed; `error`: of this request alone."""
+        if trace is None:
+            return
+        ran_unix_s = None
+        if isinstance(answer, BridgeError):
+            error = str(answer)
+        else:
+            error, ran_unix_s = answer.error or error, answer.ran_unix_s
+        spans = [self._own(trace, error)]
+        if ran_unix_s is not None:
+            attributes: dict[str, Value] = {names.BATCH_SIZE: num_rows}
+            trace_id = trace.parent.trace_id
+            spans.append(_engine_span(names.FORWARD, trace_id, trace.span_id, ran_unix_s, attributes))
+        self._sender.send(spans)
+
+    def _own(self, trace: RequestTrace, error: str) -> Span:
+        return Span(
+            service=names.BRIDGE,
+            trace_id=trace.parent.trace_id,
+            span_id=trace.span_id,
+            parent_id=trace.parent.span_id,
+            name=names.HELD,
+            kind=SpanKind.INTERNAL,
+            start_unix_ns=trace.started_ns,
+            end_unix_ns=time.time_ns(),
+            attributes={names.INSTANCE: self._instance, names.NUM_IN_FLIGHT: trace.num_in_flight},
+            status=SpanStatus.ERROR if error else SpanStatus.UNSET,
+            status_text=error,
+        )
+
+
+def engine_spans(timing: Timing, trace_id: str, parent_id: str) -> list[Span]:
+    """queue, prefill and decode, as far as the request came."""
+    started = timing.started_unix_s or timing.ended_unix_s
+    queue = _engine_span(
+        names.QUEUE,
+        trace_id,
+        parent_id,
+        (timing.accepted_unix_s, started),
+        {names.NUM_AHEAD: timing.num_ahead, names.CACHE_READ_TOKENS: timing.num_cached_tokens},
+    )
+    if not timing.started_unix_s:
+        return [queue]
+    first_token = timing.first_token_unix_s or timing.ended_unix_s
+    prefill = _engine_span(
+        names.PREFILL,
+        trace_id,
+        parent_id,
+        (started, first_token),
+        _figures(timing.prefill)
+        | {
+            names.COMPUTED_TOKENS: timing.prefill.num_tokens,
+            names.CACHE_READ_TOKENS: timing.num_cached_tokens,
+        },
+    )
+    if not timing.first_token_unix_s:
+        return [queue, prefill]
+    events = [Event(unix_ns(event.at_unix_s), event.name, dict(event.figures)) for event in timing.events]
+    decode = _engine_span(
+        names.DECODE,
+        trace_id,
+        parent_id,
+        (first_token, timing.ended_unix_s),
+        # Its first token is prefill's.
+        _figures(timing.decode)
+        | {names.OUTPUT_TOKENS: timing.num_output_tokens, names.NUM_PREEMPTIONS: timing.num_preemptions},
+        events,
+    )
+    return [queue, prefill, decode]
+
+
+def _figures(phase: PhaseFigures) -> dict[str, Value]:
+    return {
+        names.NUM_STEPS: phase.num_steps,
+        names.BATCH_SIZE: round(phase.mean_batch, 2),
+        names.MAX_BATCH_SIZE: phase.max_batch,
+        names.KV_BLOCKS: phase.num_blocks,
+    }
+
+
+def _engine_span(
+    name: str,
+    trace_id: str,
+    parent_id: str,
+    at_unix_s: tuple[float, float],
+    attributes: dict[str, Value],
+    events: list[Event] | None = None,
+) -> Span:
+    return Span(
+        service=names.WORKER,
+        trace_id=trace_id,
+        span_id=new_span_id(),
+        parent_id=parent_id,
+        name=name,
+        kind=SpanKind.INTERNAL,
+        start_unix_ns=unix_ns(at_unix_s[0]),
+        end_unix_ns=unix_ns(at_unix_s[1]),
+        attributes=attributes,
+        events=events or [],
+    )

@@ -1,0 +1,267 @@
+"""One trace from the client to the engine, as a collector gets it: every way in, retried, cancelled, failed.
+
+All calls are made once, then their spans are awaited; the tests look at what came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from tritonclient.grpc import service_pb2_grpc
+
+from benchmarks.clients import TritonLoad, generate_request
+from contracts.stack import Stack
+from contracts.tracing.context import TraceContext, new_span_id, new_trace_id
+from contracts.tracing.sending import SPANS_SOCKET_NAME
+from gateway.testing import free_port, running_gateway
+from telemetry.store import STORE_NAME, TraceStore
+from tests.e2e.otlp_receiver import Receiver, Seen
+from tests.models import CHAT, EMBED, chat_text, model_folder
+from tidegate.testing import running_stack
+
+pytestmark = pytest.mark.e2e
+
+NUM_UNSAMPLED = 60
+CHAT_BODY = {"model": "chat", "messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 5}
+GENERATE_TREE = {
+    ("triton chat", "{root}"),
+    ("admit", "{root}"),
+    ("InferRequest", "triton chat"),
+    ("chat", "InferRequest"),
+    ("compute", "chat"),
+    ("bridge", "chat"),
+    ("queue", "bridge"),
+    ("prefill", "bridge"),
+    ("decode", "bridge"),
+}
+BATCH_TREE = {
+    ("triton embed", "{root}"),
+    ("admit", "{root}"),
+    ("InferRequest", "triton embed"),
+    ("embed", "InferRequest"),
+    ("compute", "embed"),
+    ("bridge", "embed"),
+    ("forward", "bridge"),
+}
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What was asked, and what the collector got."""
+
+    receiver: Receiver
+    contexts: dict[str, TraceContext]
+    """By the name of the call."""
+    run_dir: Path
+    headers: httpx.Headers
+    """Of the answer that was not streamed."""
+
+    def spans(self, call: str) -> list[Seen]:
+        return self.receiver.trace(self.contexts[call].trace_id)
+
+    def tree(self, call: str) -> set[tuple[str, str]]:
+        """(name, parent's name); the client's span is "client", one that is nowhere "lost"."""
+        spans = self.spans(call)
+        names = {span.span_id: span.name for span in spans} | {self.contexts[call].span_id: "client"}
+        return {(span.name, names.get(span.parent_id, "lost")) for span in spans}
+
+
+@pytest.fixture(scope="module")
+def traced() -> Iterator[Traced]:
+    """A stack that samples 1 %, and calls that ask to be traced."""
+    model_folder(CHAT)
+    model_folder(EMBED)
+    with contextlib.closing(Receiver()) as receiver:
+        options = ("--trace-ratio", "0.01", "--otlp-endpoint", receiver.url, "--pool-bytes", "512MiB")
+        with running_stack(*options, "--spares", "chat=0", "--spares", "embed=0") as running:
+            contexts, headers = asyncio.run(all_calls(running.stack))
+            wanted = {context.trace_id for context in contexts.values()}
+            receiver.wait(lambda spans: has_come_whole(spans, wanted))
+            yield Traced(receiver, contexts, running.run_dir, headers)
+
+
+def has_come_whole(spans: list[Seen], wanted: set[str]) -> bool:
+    """Triton's are the last to come; the one that two share has two."""
+    with_triton = Counter(span.trace_id for span in spans if span.name == "InferRequest")
+    with_gateway = {span.trace_id for span in spans if span.service == "tidegate-gateway"}
+    return wanted <= with_gateway and wanted <= with_triton.keys() and sum(with_triton.values()) > len(wanted)
+
+
+async def all_calls(stack: Stack) -> tuple[dict[str, TraceContext], httpx.Headers]:
+    made: dict[str, TraceContext] = {}
+
+    def asked(call: str) -> dict[str, str]:
+        made[call] = TraceContext(new_trace_id(), new_span_id(), is_sampled=True)
+        return {"traceparent": made[call].header}
+
+    async with httpx.AsyncClient(base_url=f"http://{stack.gateway_http}", timeout=60) as http:
+        plain = await http.post("/v1/chat/completions", json=CHAT_BODY, headers=asked("chat"))
+        assert plain.status_code == 200
+        stream = {**CHAT_BODY, "stream": True}
+        async with http.stream("POST", "/v1/chat/completions", json=stream, headers=asked("sse")) as answer:
+            assert b"[DONE]" in await answer.aread()
+        long = {**stream, "max_tokens": 400, "min_tokens": 400}
+        async with http.stream(
+            "POST", "/v1/chat/completions", json=long, headers=asked("cancelled")
+        ) as answer:
+            await anext(answer.aiter_lines())
+        body = {"model": "embed", "input": "tide"}
+        unsampled = [http.post("/v1/embeddings", json=body) for _ in range(NUM_UNSAMPLED)]
+        assert {answer.status_code for answer in await asyncio.gather(*unsampled)} == {200}
+    await grpc_calls(stack.gateway_grpc, asked)
+    await retried_call(stack, asked("retried"))
+    return made, plain.headers
+
+
+async def grpc_calls(address: str, asked) -> None:
+    async with TritonLoad(address) as load, grpc.aio.insecure_channel(address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        await load.embed("embed", ["tide"], metadata=tuple(asked("unary").items()))
+        stream = stub.ModelStreamInfer(metadata=tuple(asked("stream").items()))
+        for _ in range(2):
+            await stream.write(a_request({"max_tokens": 4}))
+            assert not await read_answer(stream)
+        await stream.done_writing()
+        broken = stub.ModelStreamInfer(metadata=tuple(asked("refused").items()))
+        await broken.write(a_request({"max_tokens": -3}))
+        assert "max_tokens" in await read_answer(broken)
+        await broken.done_writing()
+        await asyncio.sleep(0.1)
+
+
+def a_request(sampling: dict[str, int]):
+    request = generate_request("chat", chat_text("Say hi."), sampling)
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    return request
+
+
+async def read_answer(stream) -> str:
+    """To its end; the error, or ""."""
+    while True:
+        message = await stream.read()
+        if message.error_message or message.infer_response.parameters["triton_final_response"].bool_param:
+            return message.error_message
+
+
+async def retried_call(stack: Stack, headers: dict[str, str]) -> None:
+    """Through another gateway, whose first Triton is gone."""
+    settings = {"more_tritons": [stack.triton_grpc], "spans_socket": f"{stack.run_dir}/{SPANS_SOCKET_NAME}"}
+    with free_port() as nobody:
+        async with running_gateway(f"127.0.0.1:{nobody}", **settings) as gateway, httpx.AsyncClient() as http:
+            answer = await http.post(
+                f"{gateway.url}/v1/chat/completions", json=CHAT_BODY, headers=headers, timeout=60
+            )
+            assert answer.status_code == 200, answer.text
+
+
+def rooted(tree: set[tuple[str, str]], root: str) -> set[tuple[str, str]]:
+    return {(root, "client")} | {(name, parent.format(root=root)) for name, parent in tree}
+
+
+@pytest.mark.parametrize(
+    ("call", "tree"),
+    [
+        ("chat", rooted(GENERATE_TREE, "chat chat")),
+        ("sse", rooted(GENERATE_TREE, "chat chat")),
+        ("stream", rooted(GENERATE_TREE, "stream_infer chat")),
+        ("unary", rooted(BATCH_TREE, "infer embed")),
+        ("retried", rooted(GENERATE_TREE, "chat chat")),
+        ("cancelled", rooted(GENERATE_TREE, "chat chat")),
+    ],
+)
+def test_a_call_is_one_trace_from_its_client_to_the_engine(traced, call, tree):
+    """OpenAI's answer whole and as SSE, KServe unary and as a stream, over a second Triton, and cancelled."""
+    assert traced.tree(call) == tree
+
+
+def test_a_retried_call_shows_both_attempts_and_where_each_went(traced):
+    """The first one failed; only the second has Triton's spans under it."""
+    attempts = sorted(
+        (span for span in traced.spans("retried") if span.name == "triton chat"),
+        key=lambda span: span.start_unix_ns,
+    )
+    (at_triton,) = [span for span in traced.spans("retried") if span.name == "InferRequest"]
+
+    assert [span.attributes["tidegate.attempt"] for span in attempts] == [1, 2]
+    assert [span.is_error for span in attempts] == [True, False]
+    assert at_triton.parent_id == attempts[1].span_id
+
+
+def test_two_requests_on_one_stream_have_each_their_own_spans_at_triton(traced):
+    """Triton takes the context from the stream; one after the other they get streams of their own."""
+    spans = traced.spans("stream")
+    attempts = {span.span_id for span in spans if span.name == "triton chat"}
+
+    assert len(attempts) == 2
+    assert {span.parent_id for span in spans if span.name == "InferRequest"} == attempts
+    assert Counter(span.name for span in spans)["decode"] == 2
+
+
+def test_a_client_that_leaves_ends_every_span_and_they_say_so(traced):
+    """The gateway's, and the engine's: it was told to stop long before its 400 tokens."""
+    by_name = {span.name: span for span in traced.spans("cancelled")}
+
+    assert by_name["chat chat"].attributes["error.type"] == "cancelled"
+    assert by_name["triton chat"].is_error
+    assert "cancelled" in by_name["bridge"].status_text
+    assert by_name["decode"].attributes["gen_ai.usage.output_tokens"] < 400
+
+
+def test_a_request_that_the_engine_refuses_is_an_error_all_the_way(traced):
+    """No queue, no prefill: it did not come so far."""
+    by_name = {span.name: span for span in traced.spans("refused")}
+
+    assert by_name["stream_infer chat"].is_error
+    assert "max_tokens" in by_name["bridge"].status_text
+    assert not {"queue", "prefill", "decode"} & by_name.keys()
+
+
+def test_the_engines_spans_tell_tokens_batch_blocks_and_cache(traced):
+    """And follow each other without a gap."""
+    by_name = {span.name: span for span in traced.spans("chat")}
+    queue, prefill, decode = (by_name[name] for name in ("queue", "prefill", "decode"))
+
+    assert queue.end_unix_ns == prefill.start_unix_ns
+    assert prefill.end_unix_ns == decode.start_unix_ns
+    whole = by_name["chat chat"].attributes
+    computed, cached = (
+        prefill.attributes[name]
+        for name in ("tidegate.prefill.tokens", "gen_ai.usage.cache_read.input_tokens")
+    )
+    assert computed + cached == whole["gen_ai.usage.input_tokens"]
+    assert decode.attributes["gen_ai.usage.output_tokens"] == whole["gen_ai.usage.output_tokens"] == 5
+    assert decode.attributes["tidegate.kv.blocks"] >= 1
+    assert decode.attributes["tidegate.batch.size"] >= 1
+    assert queue.attributes["tidegate.queue.ahead"] == 0
+
+
+def test_at_one_percent_no_span_is_an_orphan_and_most_calls_leave_none(traced):
+    """Of 60 calls that nobody asked to trace hardly one is there, and that one whole."""
+    spans = traced.receiver.all()
+    known = {(span.trace_id, span.span_id) for span in spans}
+    known |= {(context.trace_id, context.span_id) for context in traced.contexts.values()}
+
+    assert [span for span in spans if span.parent_id and (span.trace_id, span.parent_id) not in known] == []
+    asked = {context.trace_id for context in traced.contexts.values()}
+    assert len({span.trace_id for span in spans} - asked) <= NUM_UNSAMPLED // 10
+
+
+def test_an_answer_names_its_trace_and_the_local_store_has_it(traced):
+    """By the request's id; as many spans as the collector got."""
+    context = traced.contexts["chat"]
+    assert traced.headers["traceparent"].split("-")[1] == context.trace_id
+
+    store = TraceStore.open(traced.run_dir / STORE_NAME)
+    with contextlib.closing(store):
+        assert store.trace_ids_of(traced.headers["x-request-id"]) == [context.trace_id]
+        assert {span.span_id for span in store.spans_of(context.trace_id)} == {
+            span.span_id for span in traced.spans("chat")
+        }
