@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from loadtest.measuring.quantiles import DEFAULT_CONFIDENCE, Quantile, Ranked, check_percentile, no_quantile
-from loadtest.measuring.samples import Bool, is_user_among, open_gap, streaming_users
+from loadtest.measuring.samples import Bool, open_gap
 from loadtest.records import Float, Int, Requests, Status
 
 RESAMPLES = 1000
@@ -60,10 +60,8 @@ class Gaps:
 
 
 def gaps_of(requests: Requests, chosen: Bool) -> Gaps:
-    """Of the chosen rows, shape [n], whose users stream."""
-    chosen = (
-        chosen & is_user_among(requests, streaming_users(requests)) & (requests.status != Status.NOT_SENT)
-    )
+    """Of the chosen rows, shape [n]; their users stream."""
+    chosen = chosen & (requests.status != Status.NOT_SENT)
     begins, ends = requests.chunk_offsets[:-1], requests.chunk_offsets[1:]
     is_ok = requests.status == Status.OK
     has_gaps = chosen & is_ok & (ends - begins >= 2)

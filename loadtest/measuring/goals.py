@@ -24,15 +24,15 @@ class Goal:
     limit_itself_is_good: bool
 
 
-def is_good(requests: Requests, goals: Sequence[Goal]) -> Bool:
+def is_good(requests: Requests, goals: Sequence[Goal], is_streaming: Bool) -> Bool:
     """Shape [n]: ended well and keeps every goal that covers it and arises for it."""
     good: Bool = requests.status == Status.OK
     for goal in goals:
         covered = in_scope(requests, goal.scope)
         if goal.metric == "gap":
-            good &= ~_breaks_gap_goal(requests, covered, goal)
+            good &= ~_breaks_gap_goal(requests, covered & is_streaming, goal)
         else:
-            values, _ = request_values(requests, goal.metric)
+            values, _ = request_values(requests, goal.metric, is_streaming)
             with np.errstate(invalid="ignore"):
                 breaks = values > goal.limit_s if goal.limit_itself_is_good else values >= goal.limit_s
             good &= ~(covered & breaks)

@@ -17,7 +17,7 @@ from loadtest.measuring.littles_law import LittlesLaw, littles_law
 from loadtest.measuring.quantiles import DEFAULT_CONFIDENCE, Quantile, SampleQuantiles
 from loadtest.measuring.rows import in_time_order
 from loadtest.measuring.sample_sizes import n_effective
-from loadtest.measuring.samples import Bool, Samples, Scope, in_scope, request_values
+from loadtest.measuring.samples import Bool, Samples, Scope, in_scope, request_values, streams
 from loadtest.measuring.slopes import Slope
 from loadtest.measuring.steady import Window
 from loadtest.records import Requests, Status
@@ -98,7 +98,7 @@ class Measured:
 
         def compute() -> Samples:
             values, is_lower_bound = self._once(
-                ("values", metric), lambda: request_values(self.requests, metric)
+                ("values", metric), lambda: request_values(self.requests, metric, self.is_streaming)
             )
             chosen = self.rows(scope) & ~np.isnan(values)
             return Samples(values[chosen], is_lower_bound[chosen], self.requests.t_intended_s[chosen])
@@ -106,7 +106,9 @@ class Measured:
         return self._once(("samples", metric, scope), compute)
 
     def gaps(self, scope: Scope = ()) -> Gaps:
-        return self._once(("gaps", scope), lambda: gaps_of(self.requests, self.rows(scope)))
+        return self._once(
+            ("gaps", scope), lambda: gaps_of(self.requests, self.rows(scope) & self.is_streaming)
+        )
 
     def quantile(
         self, metric: str, p: float, scope: Scope = (), confidence: float = DEFAULT_CONFIDENCE
@@ -208,12 +210,16 @@ class Measured:
         return sum(len(one.t_s) for one in memory.in_scope(self.curve, name, scope))
 
     @cached_property
+    def is_streaming(self) -> Bool:
+        return streams(self.requests)
+
+    @cached_property
     def littles_law(self) -> LittlesLaw | None:
         return littles_law(self.requests, self.curve, self.window.start_s, self.window.end_s)
 
     @cached_property
     def _good(self) -> Bool:
-        return is_good(self.requests, self.goals)
+        return is_good(self.requests, self.goals, self.is_streaming)
 
     def _tokens_in_window(self, chosen: Bool) -> float:
         times, tokens = self.requests.chunk_times_s, self.requests.chunk_tokens

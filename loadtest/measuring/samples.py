@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,13 +41,16 @@ class Samples:
         return int(sure.sum()), int((sure | self.is_lower_bound).sum())
 
 
-def streaming_users(requests: Requests) -> frozenset[str]:
-    """The users whose answers come in chunks, and those without any good answer, of whom nothing is known."""
-    users = frozenset(requests.user.tolist())
+def streams(requests: Requests) -> Bool:
+    """Shape [n]: rows of users whose answers come in chunks, or who never had a good answer: nobody knows."""
     has_chunks = np.diff(requests.chunk_offsets) > 0
-    streaming = frozenset(requests.user[has_chunks].tolist())
-    answered = frozenset(requests.user[requests.status == Status.OK].tolist())
-    return streaming | (users - answered)
+    is_ok = requests.status == Status.OK
+    found = np.zeros(len(requests), dtype=bool)
+    for user in set(requests.user.tolist()):
+        mine = requests.user == user
+        if has_chunks[mine].any() or not is_ok[mine].any():
+            found |= mine
+    return found
 
 
 def in_scope(requests: Requests, scope: Scope) -> Bool:
@@ -60,17 +62,10 @@ def in_scope(requests: Requests, scope: Scope) -> Bool:
     return mask
 
 
-def is_user_among(requests: Requests, users: Iterable[str]) -> Bool:
-    mask = np.zeros(len(requests), dtype=bool)
-    for user in users:
-        mask |= requests.user == user
-    return mask
-
-
-def request_values(requests: Requests, metric: str) -> tuple[Float, Bool]:
+def request_values(requests: Requests, metric: str, is_streaming: Bool) -> tuple[Float, Bool]:
     """Of all rows: values with NaN where the metric does not arise, and which are lower bounds.
 
-    Raises KeyError for a metric that has no value a request.
+    `is_streaming`: what `streams` says. Raises KeyError for a metric that has no value a request.
     """
     start = requests.t_sent_s if metric.endswith(".service") else requests.t_intended_s
     was_sent = requests.status != Status.NOT_SENT
@@ -85,15 +80,15 @@ def request_values(requests: Requests, metric: str) -> tuple[Float, Bool]:
         case "ttft.scheduled" | "ttft.service":
             values = requests.t_first_s - start
             known = np.where(np.isnan(values), elapsed, values)
-            arises = was_sent & is_user_among(requests, streaming_users(requests))
+            arises = was_sent & is_streaming
         case "tpot":
             values = time_per_output_token(requests)
             known = np.zeros(len(requests))
-            arises = was_sent & is_user_among(requests, streaming_users(requests))
+            arises = was_sent & is_streaming
         case "gap.worst":
             values, known = worst_gap(requests), open_gap(requests)
             known = np.fmax(values, known)
-            arises = was_sent & is_user_among(requests, streaming_users(requests))
+            arises = was_sent & is_streaming
         case _:
             raise KeyError(metric)
     values = np.where(unfinished, known, np.where(requests.status == Status.ERROR, np.inf, values))
@@ -109,8 +104,10 @@ def time_per_output_token(requests: Requests) -> Float:
 
 
 def tokens_in_chunks(requests: Requests) -> Int:
-    running = np.concatenate(([0], np.cumsum(requests.chunk_tokens)))
-    tokens: Int = running[requests.chunk_offsets[1:]] - running[requests.chunk_offsets[:-1]]
+    tokens = np.zeros(len(requests), dtype=np.int64)
+    filled = np.flatnonzero(np.diff(requests.chunk_offsets) > 0)
+    if len(filled):
+        tokens[filled] = np.add.reduceat(requests.chunk_tokens, requests.chunk_offsets[filled])
     return tokens
 
 
@@ -124,16 +121,14 @@ def open_gap(requests: Requests) -> Float:
 def worst_gap(requests: Requests) -> Float:
     """NaN below 2 chunks."""
     worst = np.full(len(requests), np.nan)
-    if len(requests.chunk_times_s) < 2:
-        return worst
-    gaps = np.diff(requests.chunk_times_s)
     begins, ends = requests.chunk_offsets[:-1], requests.chunk_offsets[1:]
     several = np.flatnonzero(ends - begins >= 2)
     if len(several):
-        # Gap i lies between chunks i and i + 1: a request's are begins .. ends - 2, others' are skipped.
+        gaps = np.diff(requests.chunk_times_s)
+        # Gap i lies between chunks i and i + 1: a request's are begins .. ends - 2, what lies between is skipped.
         bounds = np.column_stack((begins[several], ends[several] - 1)).ravel()
-        padded = np.append(gaps, -np.inf)
-        worst[several] = np.maximum.reduceat(padded, bounds)[::2]
+        bounds = bounds[:-1] if bounds[-1] == len(gaps) else bounds
+        worst[several] = np.maximum.reduceat(gaps, bounds)[::2]
     return worst
 
 
@@ -141,7 +136,8 @@ def _first_and_last_chunk(requests: Requests) -> tuple[Float, Float, Int]:
     """NaN without chunks."""
     begins, ends = requests.chunk_offsets[:-1], requests.chunk_offsets[1:]
     chunks = ends - begins
-    padded = np.append(requests.chunk_times_s, np.nan)
-    first = np.where(chunks > 0, padded[np.minimum(begins, len(padded) - 1)], np.nan)
-    last = np.where(chunks > 0, padded[ends - 1], np.nan)
+    filled = np.flatnonzero(chunks > 0)
+    first, last = np.full(len(requests), np.nan), np.full(len(requests), np.nan)
+    first[filled] = requests.chunk_times_s[begins[filled]]
+    last[filled] = requests.chunk_times_s[ends[filled] - 1]
     return first, last, chunks

@@ -5,7 +5,7 @@ Barrett et al. (arXiv 1602.00602) found steady state in fewer than half of their
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from loadtest.curve import Curve
 from loadtest.measuring import bins
 from loadtest.measuring.rows import in_time_order
-from loadtest.measuring.samples import is_user_among, request_values, streaming_users
+from loadtest.measuring.samples import request_values, streams
 from loadtest.measuring.slopes import FEWEST_POINTS, Slope, slope_of
 from loadtest.measuring.warmup import warm_up_bins
 from loadtest.records import Float, Requests
@@ -82,18 +82,35 @@ def find_window(requests: Requests, curve: Curve, asked: AskedLoad) -> Window:
     """Cut the warm-up off, then test what is left."""
     requests = in_time_order(requests)
     bin_s = min(BIN_S, max(1.0, asked.duration_s / FEWEST_BINS))
+    name, values = _latencies(requests)
     evidence: list[Trend] = []
     unsettled: list[str] = []
     starts_s: list[float] = []
     for start_s, end_s in asked.plateaus or ((0.0, asked.duration_s),):
         start_s = max(start_s, asked.least_s)
         edges_s = bins.edges(start_s, max(start_s, end_s), bin_s)
-        if asked.detect and asked.plateaus:
-            cut_s, too_long = _warm_up_s(requests, curve, edges_s, asked.most_s)
+        medians = bins.medians(requests.t_intended_s, values, edges_s)
+        in_flight = bins.in_flight(requests, edges_s)
+        cut, beside = 0, None
+        if not asked.plateaus:
+            beside = bins.rate(requests.t_intended_s, edges_s)
+        elif asked.detect:
+            watched = {name: medians, "in_flight": in_flight}
+            if kv := curve.named("kv.used_blocks"):
+                watched["kv.used_blocks"] = bins.series_means(kv, edges_s)
+            cut, too_long = _warm_up(watched, edges_s, asked.most_s)
             unsettled += [too_long] if too_long else []
-            edges_s = edges_s[edges_s >= edges_s[0] + cut_s]
-        starts_s.append(float(edges_s[0]))
-        evidence += _trends(requests, edges_s, beside_rate=not asked.plateaus)
+        starts_s.append(float(edges_s[cut]))
+        tested = [(name, "s", medians, LEAST_LATENCY_S), ("in_flight", "requests", in_flight, LEAST_REQUESTS)]
+        for quantity, unit, y, floor in tested:
+            slope = slope_of(
+                bins.middles(edges_s[cut:]),
+                y[cut:],
+                floor=floor,
+                beside=beside if beside is None else beside[cut:],
+            )
+            shown = quantity if beside is None else f"{quantity} beside the rate"
+            evidence.append(Trend(shown, unit, float(edges_s[cut]), float(edges_s[-1]), slope))
     start_s = starts_s[0] if asked.plateaus else min(asked.least_s, asked.duration_s)
     if asked.not_asked:
         return Window(start_s, asked.duration_s, None, asked.not_asked, tuple(evidence))
@@ -102,49 +119,26 @@ def find_window(requests: Requests, curve: Curve, asked: AskedLoad) -> Window:
     return Window(start_s, asked.duration_s, not (unsettled or unsteady), why, tuple(evidence))
 
 
-def _quantities(requests: Requests, edges_s: Float) -> list[tuple[str, str, Float, float]]:
-    """(name, unit, one value a bin, the least level that a drift is compared with)."""
-    streams = is_user_among(requests, streaming_users(requests))
-    name = "ttft.scheduled" if streams.any() else "latency.scheduled"
-    values, _ = request_values(requests, name)
-    # A failed request's infinite value is not where the others' median stands.
-    values = np.where(np.isinf(values), np.nan, values)
-    return [
-        (f"{name} p50", "s", bins.medians(requests.t_intended_s, values, edges_s), LEAST_LATENCY_S),
-        ("in_flight", "requests", bins.in_flight(requests, edges_s), LEAST_REQUESTS),
-    ]
+def _latencies(requests: Requests) -> tuple[str, Float]:
+    """Time to first token where anything streams, else latency; NaN for requests that failed."""
+    is_streaming = streams(requests)
+    metric = "ttft.scheduled" if is_streaming.any() else "latency.scheduled"
+    values, _ = request_values(requests, metric, is_streaming)
+    return f"{metric} p50", np.where(np.isinf(values), np.nan, values)
 
 
-def _warm_up_s(requests: Requests, curve: Curve, edges_s: Float, most_s: float | None) -> tuple[float, str]:
-    """(what to cut off, why it is too long)."""
-    if len(edges_s) < 2:
-        return 0.0, ""
-    named = [(name, y) for name, _, y, _ in _quantities(requests, edges_s)]
-    if kv := curve.named("kv.used_blocks"):
-        named.append(("kv.used_blocks", bins.series_means(kv, edges_s)))
-    longest_s = 0.0
-    for name, y in named:
+def _warm_up(watched: Mapping[str, Float], edges_s: Float, most_s: float | None) -> tuple[int, str]:
+    """(bins to cut off, why that takes too long)."""
+    longest = 0
+    for name, y in watched.items():
         cut = warm_up_bins(y)
         if cut is None:
-            return 0.0, f"{name} had not settled half way from {edges_s[0]:.0f} to {edges_s[-1]:.0f} s"
-        longest_s = max(longest_s, float(edges_s[cut] - edges_s[0]))
-        if most_s is not None and longest_s > most_s:
-            return 0.0, f"{name} took {longest_s:.0f} s to settle, and most_s is {most_s:g}"
-    return longest_s, ""
-
-
-def _trends(requests: Requests, edges_s: Float, *, beside_rate: bool) -> list[Trend]:
-    beside = bins.rate(requests.t_intended_s, edges_s) if beside_rate else None
-    return [
-        Trend(
-            name=f"{name} beside the rate" if beside_rate else name,
-            unit=unit,
-            start_s=float(edges_s[0]),
-            end_s=float(edges_s[-1]),
-            slope=slope_of(bins.middles(edges_s), y, floor=floor, beside=beside),
-        )
-        for name, unit, y, floor in _quantities(requests, edges_s)
-    ]
+            return 0, f"{name} had not settled half way from {edges_s[0]:.0f} to {edges_s[-1]:.0f} s"
+        took_s = float(edges_s[cut] - edges_s[0])
+        if most_s is not None and took_s > most_s:
+            return 0, f"{name} took {took_s:.0f} s to settle, and warm_up.most_s is {most_s:g}"
+        longest = max(longest, cut)
+    return longest, ""
 
 
 def _in_words(trend: Trend) -> str:

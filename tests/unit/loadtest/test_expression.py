@@ -24,7 +24,7 @@ from loadtest.measuring.catalogue import CATALOGUE, PERCENTILES
         ("goodput rate >= 90/min", ("goodput", (), "rate", ">=", 1.5, "1/s", 0.95)),
         ("waiting.slope <= 0", ("waiting.slope", (), "slope", "<=", 0.0, "1/s", 0.95)),
         ("gpu.used_bytes max < 20GiB", ("gpu.used_bytes", (), "max", "<", 20 * 2**30, "bytes", 0.95)),
-        ("rss.slope{process=a} < 36KiB/h", ("rss.slope", (("process", "a"),), "slope", "<", 10.24, "bytes/s", 0.95)),
+        ("pss.slope < 36KiB/h", ("pss.slope", (), "slope", "<", 10.24, "bytes/s", 0.95)),
         ("instances min >= 2", ("instances", (), "min", ">=", 2.0, "", 0.95)),
     ],
 )  # fmt: skip
