@@ -18,6 +18,7 @@ from gateway.balanced_triton import BalancedTriton
 from gateway.body_timeout import BodyDeadline
 from gateway.catalog import Catalog
 from gateway.config import GatewayConfig
+from gateway.console import pages as console_pages
 from gateway.errors import GatewayError, InternalError, from_http_status
 from gateway.grpc_server import GrpcServer
 from gateway.http_api import router
@@ -48,6 +49,7 @@ def build_app(
         await upstreams.resolve()
         following = asyncio.create_task(upstreams.follow())
         client = _client(config, upstreams)
+        app.state.console = through.console
         gateway = app.state.gateway = Gateway(config, catalog, client, through.pipeline, through.usage)
         door = GrpcServer(config, through.pipeline, upstreams, key) if config.grpc_port else None
         async with through.running():
@@ -62,6 +64,7 @@ def build_app(
     app = FastAPI(title="tidegate", lifespan=lifespan, openapi_url=None)
     app.include_router(router)
     app.include_router(batch_api.router)
+    app.include_router(console_pages.router)
     app.add_exception_handler(Exception, _answer_error)
     app.add_exception_handler(GatewayError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_error)

@@ -61,6 +61,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tls_client_ca: str = ""
     """Clients must show a certificate that it signed (mutual TLS), for health too. "": they need none."""
 
+    node_socket: str = ""
+    """The node daemon's control socket, for the console's map of the pool; "": it has none."""
+    triton_metrics: str = ""
+    """host:port of Triton's Prometheus metrics, for the console; "": they are not asked."""
+
     ledger_url: str = ""
     """Keys, routes and the call log: sqlite:////path or postgresql://...; "": none of them."""
     requires_keys: bool = False

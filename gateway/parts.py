@@ -11,6 +11,8 @@ from typing import Any
 from contracts.tracing.sending import SpanSender
 from gateway.authentication import Authenticator, KeyRing
 from gateway.config import ConfigError, GatewayConfig
+from gateway.console.calls import CallBook
+from gateway.console.following import Console
 from gateway.limit_counters import Counters
 from gateway.limiter import Limiter
 from gateway.pipeline import Pipeline
@@ -45,6 +47,7 @@ class Parts:
         self._counters = Counters.in_redis(config.redis_url) if config.redis_url else Counters.in_memory()
         self._saturation = Saturation()
         self._watch = RollbackWatch()
+        self._calls = CallBook()
         self.routes = RouteTable(models, is_saturated=self._saturation.is_saturated)
         self._revisions = RevisionStore(self._store) if self._store else None
         self._file = self._first_routes(models)
@@ -60,7 +63,9 @@ class Parts:
             self._log,
             keeps_prompts=config.keeps_prompts,
             tracer=_tracer(config),
+            watcher=self._calls,
         )
+        self.console = Console(config, models, self.routes, self._calls, self._revisions)
 
     def _first_routes(self, models: Collection[str]) -> RoutesFile | None:
         """The latest revision is in force before the first call. Raises ConfigError when it can't be."""
@@ -88,6 +93,7 @@ class Parts:
 
     def _log(self, row: CallRow) -> None:
         self._watch.note(row)
+        self._calls.note(row)
         if self._writer is not None:
             self._writer.put(row)
 
@@ -97,7 +103,8 @@ class Parts:
         scaler = ScalerClient(self._config.scaler_grpc) if self._config.scaler_grpc else None
         following = [asyncio.create_task(work) for work in self._to_follow(scaler)]
         try:
-            yield
+            async with self.console.running():
+                yield
         finally:
             for task in following:
                 task.cancel()

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from gateway.authentication import Authenticator, require
 from gateway.call import Call
@@ -24,6 +25,15 @@ MAX_NAME_CHARS = 255
 """Of what a caller names, in logs: bodies have megabytes, and names of no service come from anybody."""
 
 
+class Watcher(Protocol):
+    """Who wants to know which calls are in flight. Both are on the hot path."""
+
+    def begin(self, call: Call) -> None: ...
+
+    def end(self, call: Call) -> None:
+        """Also of calls that never began."""
+
+
 class Pipeline:
     """One for the gateway. `log` takes the rows of the call log and never blocks."""
 
@@ -36,6 +46,7 @@ class Pipeline:
         *,
         keeps_prompts: bool = False,
         tracer: Tracer | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self.authenticator = authenticator
         self.limiter = limiter
@@ -43,6 +54,7 @@ class Pipeline:
         self.keeps_prompts = keeps_prompts
         self._log = log
         self._tracer = tracer or Tracer(None)
+        self._watcher = watcher
         self._waiting = WaitingRoom()
 
     def authenticate(self, call: Call, headers: Mapping[str, str]) -> None:
@@ -57,6 +69,8 @@ class Pipeline:
         if service not in self.routes.services:
             known = ", ".join(self.services_of(call)) or "none"
             raise ModelNotFound(f"model {shown(service)} is not served here; served: {known}", "model")
+        if self._watcher is not None and call.operation is not None:
+            self._watcher.begin(call)
 
     def services_of(self, call: Call) -> list[str]:
         """Those that the caller may use."""
@@ -101,6 +115,8 @@ class Pipeline:
 
     async def end(self, call: Call) -> None:
         """However it ended. Never raises: the client has its answer."""
+        if self._watcher is not None:
+            self._watcher.end(call)
         ended_s = time.monotonic()
         self._trace(call, ended_s)
         row = call.row(ended_s - call.started_s)

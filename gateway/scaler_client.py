@@ -4,7 +4,7 @@ and which can grow no more."""
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -50,11 +50,27 @@ class ScalerClient:
         status = await self._call("GetStatus", scaler_pb2.GetStatusRequest())
         return {one.model for one in status.models if one.is_saturated}
 
+    async def status(self) -> Any:
+        """A ScalerStatus. Raises WakeRefused, ScalerSilent."""
+        return await self._call("GetStatus", scaler_pb2.GetStatusRequest())
+
+    async def watch_decisions(self) -> AsyncIterator[Any]:
+        """The last Decision of each model, then each new one. Raises WakeRefused, ScalerSilent when it ends."""
+        stream = self._stub.WatchDecisions(scaler_pb2.WatchDecisionsRequest(), metadata=self._metadata)
+        try:
+            async for decision in stream:
+                yield decision
+        except grpc.aio.AioRpcError as exc:
+            raise self._translated(exc) from exc
+
     async def _call(self, method: str, request: Any) -> Any:
         call = getattr(self._stub, method)
         try:
             return await call(request, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
         except grpc.aio.AioRpcError as exc:
-            if exc.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise ScalerSilent(f"the scaler at {self._address} does not answer") from exc
-            raise WakeRefused(exc.details() or exc.code().name) from exc
+            raise self._translated(exc) from exc
+
+    def _translated(self, exc: grpc.aio.AioRpcError) -> WakeRefused | ScalerSilent:
+        if exc.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+            return ScalerSilent(f"the scaler at {self._address} does not answer")
+        return WakeRefused(exc.details() or exc.code().name)

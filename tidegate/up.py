@@ -125,6 +125,7 @@ def ready_text(stack: Stack) -> str:
         lines.append(f"  OpenAI API     {stack.gateway_scheme}://{stack.gateway_http}/v1")
         tls = " (TLS)" if stack.gateway_scheme == "https" else ""
         lines.append(f"  KServe gRPC    {stack.gateway_grpc}{tls}")
+        lines.append(f"  console        {stack.gateway_scheme}://{stack.gateway_http}/console")
     if stack.scaler_grpc:
         lines.append(f"  scaler gRPC    {stack.scaler_grpc}")
     lines += [
@@ -291,6 +292,8 @@ class Launcher:
             "models": talking,
             "drain_grace_s": max(1, int(self._settings.stop_timeout_s)),
             "scaler_grpc": self._scaler_address if self._settings.with_scaler else "",
+            "node_socket": self._control_socket if self._node else "",
+            "triton_metrics": self._address(self._settings.triton_metrics_port),
             "ledger_url": self._settings.ledger_url_used,
             "routes_path": str(self._settings.routes.absolute()) if self._settings.routes else "",
             "requires_keys": self._settings.requires_keys,

@@ -111,7 +111,8 @@ const tide = (() => {
       axes: [
         {
           stroke: soft, font, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1, size: 4 }, size: 30,
-          values: (u, ticks) => ticks.map((v) => isPercentile ? percentile(v) : spec.x === "wall" ? wall(v).slice(0, 5) : clock(v)),
+          values: (u, ticks, axis, space, incr) =>
+            ticks.map((v) => isPercentile ? percentile(v) : spec.x === "wall" ? wall(v).slice(0, incr < 60 ? 8 : 5) : clock(v)),
           splits: isPercentile ? percentileTicks : undefined, space: isPercentile ? 30 : 70,
           incrs: isPercentile ? undefined : [0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200],
         },
