@@ -1,73 +1,132 @@
-"""What `locust -f loadtest/locustfile.py --host http://127.0.0.1:9000` opens: chat and embeddings over HTTP.
+"""What Locust opens: `locust -f loadtest/locustfile.py --host http://127.0.0.1:9000`, with its web UI or without.
 
-Closed load: each user waits for its answer, then for its wait time. Time to first token is a row of its own.
+Users here wait for their answers, so a slow server slows them down (closed load). `--shape wave -u 30 -t 10m`
+changes their number over time. `--plan examples/loadtest/peak.yaml` sends by the clock and ends in a verdict.
 """
 
 from __future__ import annotations
 
-import json
-import time
+from locust import between, events, task
 
-from locust import HttpUser, between, task
+from loadtest.planning.lengths import Lognormal, Uniform
+from loadtest.planning.users import ChatUser as Chat
+from loadtest.planning.users import EmbedUser as Embed
+from loadtest.planning.users import GenerateUser as Generate
+from loadtest.planning.users import TensorUser as Tensors
+from loadtest.planning.users import Turns
+from loadtest.shell.options import add_arguments, follow
+from loadtest.shell.users import AskingUser, close_desk, open_desk
+
+events.init_command_line_parser.add_listener(add_arguments)
+events.init.add_listener(lambda environment, **_: follow(environment))
+events.test_start.add_listener(open_desk)
+events.test_stop.add_listener(close_desk)
+
+FEW_WORDS = Lognormal(kind="lognormal", median=20, sigma=0.5, max=100)
+AN_ANSWER = Lognormal(kind="lognormal", median=24, sigma=0.4, max=96)
 
 
-class ChatUser(HttpUser):
-    """Asks short questions and reads the stream to its end."""
+class ChatUser(AskingUser):
+    """Asks short questions over OpenAI's HTTP API and reads the stream to its end."""
 
+    weight = 4
     wait_time = between(1, 3)
+    short = Chat(
+        kind="openai_chat", name="chat", service="chat", prompt_tokens=FEW_WORDS, output_tokens=AN_ANSWER
+    )
 
     @task
     def short_question(self) -> None:
-        body = {
-            "model": "chat",
-            "stream": True,
-            "max_tokens": 32,
-            "messages": [{"role": "user", "content": "Name a large city and say what it is known for."}],
-        }
-        started_s = time.perf_counter()
-        with self.client.post(
-            "/v1/chat/completions", json=body, stream=True, catch_response=True, name="chat"
-        ) as response:
-            if response.status_code != 200:
-                response.failure(f"HTTP {response.status_code}")
-                return
-            self._read(response, started_s)
-
-    def _read(self, response, started_s: float) -> None:  # type: ignore[no-untyped-def]  # locust is untyped
-        """Fire time to first token; a stream without [DONE] was cut and is a failure."""
-        is_first, is_done = True, False
-        for line in response.iter_lines():
-            if line == b"data: [DONE]":
-                is_done = True
-            elif line.startswith(b"data: {") and "error" in json.loads(line[6:]):
-                response.failure(line.decode())
-                return
-            elif line.startswith(b"data: {") and is_first:
-                is_first = False
-                self._fire_ttft((time.perf_counter() - started_s) * 1000)
-        if is_done:
-            response.success()
-        else:
-            response.failure("the stream ended without [DONE]")
-
-    def _fire_ttft(self, milliseconds: float) -> None:
-        self.environment.events.request.fire(
-            request_type="TTFT",
-            name="chat",
-            response_time=milliseconds,
-            response_length=0,
-            exception=None,
-            context={},
-        )
+        self.ask(self.short)
 
 
-class EmbedUser(HttpUser):
-    """Embeds one short text a call."""
+class GrpcChatUser(AskingUser):
+    """Streams the same model's text over KServe gRPC."""
 
+    weight = 2
+    wait_time = between(1, 3)
+    needs_grpc = True
+    short = Generate(
+        kind="grpc_generate",
+        name="chat-grpc",
+        service="chat",
+        prompt_tokens=FEW_WORDS,
+        output_tokens=AN_ANSWER,
+    )
+
+    @task
+    def short_text(self) -> None:
+        self.ask(self.short)
+
+
+class LongContextUser(AskingUser):
+    """Nine short questions, then one about a long document."""
+
+    wait_time = between(2, 5)
+    short = Chat(
+        kind="openai_chat",
+        name="before-long",
+        service="chat",
+        prompt_tokens=FEW_WORDS,
+        output_tokens=AN_ANSWER,
+    )
+    document = Chat(
+        kind="openai_chat",
+        name="long-document",
+        service="chat",
+        prompt_tokens=Uniform(kind="uniform", min=500, max=1500),
+        output_tokens=AN_ANSWER,
+    )
+
+    @task(9)
+    def short_question(self) -> None:
+        self.ask(self.short)
+
+    @task(1)
+    def about_a_document(self) -> None:
+        self.ask(self.document)
+
+
+class SessionUser(AskingUser):
+    """Holds conversations of three to six turns, which begin with a system prompt that all share."""
+
+    wait_time = between(2, 5)
+    conversation = Chat(
+        kind="openai_chat",
+        name="session",
+        service="chat",
+        turns=Turns(min=3, max=6),
+        think_s=2,
+        system_tokens=150,
+        prompt_tokens=FEW_WORDS,
+        output_tokens=AN_ANSWER,
+    )
+
+    @task
+    def hold_a_conversation(self) -> None:
+        self.ask(self.conversation)
+
+
+class EmbedUser(AskingUser):
+    """Embeds one short text a call over OpenAI's HTTP API."""
+
+    weight = 2
     wait_time = between(0.1, 0.5)
+    text = Embed(kind="openai_embeddings", name="embed", service="embed", prompt_tokens=FEW_WORDS)
 
     @task
     def one_text(self) -> None:
-        self.client.post(
-            "/v1/embeddings", json={"model": "embed", "input": "the tide comes in"}, name="embed"
-        )
+        self.ask(self.text)
+
+
+class GrpcEmbedUser(AskingUser):
+    """Embeds over KServe gRPC: one answer a call, in Triton's dynamic batches."""
+
+    weight = 2
+    wait_time = between(0.1, 0.5)
+    needs_grpc = True
+    text = Tensors(kind="grpc_tensors", name="embed-grpc", service="embed", prompt_tokens=FEW_WORDS)
+
+    @task
+    def one_text(self) -> None:
+        self.ask(self.text)

@@ -7,7 +7,7 @@ which others were made.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from loadtest.planning.load import Replay
 from loadtest.planning.plan import Plan
 from loadtest.planning.replay import rows_of
 from loadtest.planning.schedule import Schedule, shares
-from loadtest.planning.users import ChatUser, EmbedUser, GenerateUser, TensorInput, TensorUser
+from loadtest.planning.users import ChatUser, EmbedUser, GenerateUser, TensorInput, TensorUser, User
 from loadtest.planning.words import text_of
 
 _CALLS, _TEXTS, _SYSTEMS, _BLOCKS, _CLOSED_USERS = 11, 12, 13, 14, 15
@@ -37,10 +37,16 @@ def call_of(plan: Plan, schedule: Schedule, index: int) -> Call:
     else:
         number, row, copy, t_s = _user_of(plan, index), -1, 0, 0.0
     replayed = rows_of(plan.load.trace) if isinstance(plan.load, Replay) else None
-    maker = _Maker(
-        plan.seed, index, t_s, row, copy, replayed, np.random.default_rng((plan.seed, _CALLS, index))
-    )
-    match user := plan.users[number]:
+    return _made(_Maker(plan.seed, index, t_s, row, copy, replayed), plan.users[number], number)
+
+
+def one_call(user: User, number: int, seed: int, index: int) -> Call:
+    """A call of one user, without a plan or a schedule: due at 0. `number`: the user's, for its system prompt."""
+    return _made(_Maker(seed, index, 0.0, -1, 0, None), user, number)
+
+
+def _made(maker: _Maker, user: User, number: int) -> Call:
+    match user:
         case ChatUser():
             return maker.chat(user, number)
         case GenerateUser():
@@ -66,7 +72,10 @@ class _Maker:
     row: int
     copy: int
     replayed: Rows | None
-    rng: np.random.Generator
+    rng: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rng", np.random.default_rng((self.seed, _CALLS, self.index)))
 
     def chat(self, user: ChatUser, number: int) -> Call:
         turns = int(self.rng.integers(user.turns.min, user.turns.max, endpoint=True))
