@@ -32,6 +32,7 @@ const tide = (() => {
     if (value === null || value === undefined || !Number.isFinite(value)) return "–";
     if (unit === "s") return seconds(value);
     if (unit === "bytes") return bytes(value);
+    if (unit === "1/s") unit = "/s";
     if (unit === "ratio") return digits(value * 100) + " %";
     const plain = Math.abs(value) < 1000 ? String(digits(value)) : Math.round(value).toLocaleString("en");
     return unit ? plain + " " + unit : plain;

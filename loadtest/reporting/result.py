@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from loadtest.curve import Curve
+from loadtest.measuring.steady import Window
 from loadtest.records import Requests
 from loadtest.verdict import Judgement
 
@@ -21,19 +22,6 @@ class ScalingChange:
     before: int
     after: int
     reason: str
-
-
-class Window(Protocol):
-    """The measured part of the run."""
-
-    @property
-    def start_s(self) -> float: ...
-    @property
-    def end_s(self) -> float: ...
-    @property
-    def is_steady(self) -> bool: ...
-    @property
-    def why(self) -> str: ...
 
 
 class Result(Protocol):

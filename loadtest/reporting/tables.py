@@ -1,4 +1,4 @@
-"""Tables of the report: per route, per instance, errors in groups. Figures of the measured window."""
+"""Tables of the report: per route, model and instance, tokens, and errors in groups."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from loadtest.records import Float, Requests, Status
-from loadtest.reporting.percentiles import TABLE_PERCENTILES, Quantile, quantile
-from loadtest.reporting.timings import Mask, Timings
+from loadtest.measuring.metrics import Measured
+from loadtest.measuring.quantiles import Quantile
+from loadtest.records import Requests, Status
 
 MAX_GROUPS = 40
 """Of errors or instances in a table; the rest is counted."""
-
+TOKEN_METRICS = {
+    "tpot": "time per output token after the first, one value a request",
+    "gap": "between chunks with tokens, all pooled; the interval resamples whole requests",
+    "gap.worst": "the longest gap of each request",
+}
 
 _NUMBER = re.compile(r"(?<!http )\b\d+(\.\d+)?")
 """What errors of one kind differ in; an HTTP status is a kind."""
@@ -23,29 +26,24 @@ _NUMBER = re.compile(r"(?<!http )\b\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one route, service or instance did."""
+    """What one route, model or instance did with the requests that were due in the window."""
 
     name: str
     num_requests: int
+    rate: float
     num_ok: int
     num_errors: int
     num_unfinished: int
     num_not_sent: int
-    rate: float
-    """Requests a second, by intended start."""
-    scheduled: tuple[Quantile, ...]
-    """p50, p99, p99.9 of the scheduled latency."""
-    ttft: tuple[Quantile, ...]
-    """p50 and p99 of the time to the first token, from the intended start."""
-    output_tokens_per_s: float
-    """Tokens whose chunk came inside the window."""
+    quantiles: tuple[Quantile, ...]
+    """Latency p50, p99, p99.9 and TTFT p50, p99, all from the intended start."""
+    tokens_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
     """Errors that differ only in numbers."""
 
-    kind: str
     example: str
     count: int
     routes: str
@@ -53,86 +51,71 @@ class ErrorGroup:
     last_s: float
 
 
-def groups_by(
-    names: npt.NDArray[np.str_], requests: Requests, timings: Timings, start_s: float, end_s: float
-) -> tuple[Group, ...]:
-    """One group a name, the largest first; empty names (no instance told) are one group, `not told`."""
-    found = [
-        _group(name, names == name, requests, timings, start_s, end_s) for name in np.unique(names).tolist()
-    ]
-    return tuple(sorted((one for one in found if one.num_requests), key=lambda one: -one.num_requests))
+_QUANTILES = (
+    ("latency.scheduled", 0.5),
+    ("latency.scheduled", 0.99),
+    ("latency.scheduled", 0.999),
+    ("ttft.scheduled", 0.5),
+    ("ttft.scheduled", 0.99),
+)
 
 
-def _group(
-    name: str, is_member: Mask, requests: Requests, timings: Timings, start_s: float, end_s: float
-) -> Group:
-    inside = is_member & timings.is_inside
-    span_s = max(end_s - start_s, 1e-9)
+def groups_by(measured: Measured, key: str, names: Sequence[str]) -> list[Group]:
+    """`key`: user, service or instance. The largest first; those without a request in the window are left out."""
+    found = [_group(measured, key, name) for name in names]
+    return sorted((one for one in found if one.num_requests), key=lambda one: -one.num_requests)
+
+
+def _group(measured: Measured, key: str, name: str) -> Group:
+    scope = ((key, name),)
+    statuses = measured.requests.status[measured.rows(scope)]
 
     def having(status: Status) -> int:
-        return int(np.count_nonzero(inside & (requests.status == status)))
+        return int(np.count_nonzero(statuses == status))
 
     return Group(
-        name=name or "not told",
-        num_requests=int(np.count_nonzero(inside)),
+        name=name,
+        num_requests=len(statuses),
+        rate=measured.rate("requests.offered", scope) or 0.0,
         num_ok=having(Status.OK),
         num_errors=having(Status.ERROR),
         num_unfinished=having(Status.CENSORED),
         num_not_sent=having(Status.NOT_SENT),
-        rate=float(np.count_nonzero(inside)) / span_s,
-        scheduled=_quantiles(timings.scheduled_s[inside], (0.5, 0.99, 0.999)),
-        ttft=_quantiles(timings.ttft_scheduled_s[inside], (0.5, 0.99)),
-        output_tokens_per_s=_tokens_inside(requests, is_member, start_s, end_s) / span_s,
+        quantiles=tuple(measured.quantile(metric, p, scope) for metric, p in _QUANTILES),
+        tokens_per_s=measured.rate("tokens.rate", scope) or 0.0,
     )
 
 
-def _tokens_inside(requests: Requests, is_member: Mask, start_s: float, end_s: float) -> int:
-    """By the moment a token came, whenever its request began."""
-    of_member = np.repeat(is_member, np.diff(requests.chunk_offsets))
-    inside = of_member & (requests.chunk_times_s >= start_s) & (requests.chunk_times_s < end_s)
-    return int(requests.chunk_tokens[inside].sum())
+def token_rows(measured: Measured) -> list[tuple[str, str, list[Quantile]]]:
+    """(metric, meaning, p50 and p99 and p99.9) of what streams; empty without a stream."""
+    if not measured.is_streaming.any() or not measured.gaps().n_requests:
+        return []
+    return [
+        (metric, meaning, [measured.quantile(metric, p) for p in (0.5, 0.99, 0.999)])
+        for metric, meaning in TOKEN_METRICS.items()
+    ]
 
 
-def _quantiles(values: Float, ps: Sequence[float]) -> tuple[Quantile, ...]:
-    ordered = np.sort(values[np.isfinite(values)])
-    return tuple(quantile(ordered, p) for p in ps)
-
-
-def percentile_rows(samples: dict[str, Float]) -> list[tuple[float, int, list[Quantile]]]:
-    """(p, n needed, one quantile a sample), for the table beside a distribution."""
-    ordered = [np.sort(values) for values in samples.values()]
-    rows = [(p, [quantile(values, p) for values in ordered]) for p in TABLE_PERCENTILES]
-    return [(p, found[0].n_needed, found) for p, found in rows if found]
-
-
-def error_groups(requests: Requests) -> tuple[ErrorGroup, ...]:
+def error_groups(requests: Requests) -> list[ErrorGroup]:
     """Of the whole run, the most frequent first."""
-    failed = np.flatnonzero(requests.status != Status.OK)
     members: dict[str, list[int]] = {}
-    for row in failed.tolist():
-        members.setdefault(_kind(requests, row), []).append(row)
-    found = [_error_group(kind, rows, requests) for kind, rows in members.items()]
-    return tuple(sorted(found, key=lambda one: -one.count))
-
-
-def _kind(requests: Requests, row: int) -> str:
-    text = str(requests.error[row])
-    if not text:
-        status = Status(int(requests.status[row]))
-        return {Status.CENSORED: "unfinished when the run ended", Status.NOT_SENT: "not sent"}.get(
-            status, "no text"
+    for row in np.flatnonzero(requests.status != Status.OK).tolist():
+        members.setdefault(_NUMBER.sub("N", _text(requests, row)), []).append(row)
+    found = [
+        ErrorGroup(
+            example=_text(requests, rows[0]),
+            count=len(rows),
+            routes=", ".join(sorted(set(requests.user[rows].tolist()))),
+            first_s=float(requests.t_intended_s[rows].min()),
+            last_s=float(requests.t_intended_s[rows].max()),
         )
-    return _NUMBER.sub("N", text)
+        for rows in members.values()
+    ]
+    return sorted(found, key=lambda one: -one.count)
 
 
-def _error_group(kind: str, rows: Sequence[int], requests: Requests) -> ErrorGroup:
-    when_s = requests.t_intended_s[rows]
-    example = str(requests.error[rows[0]])
-    return ErrorGroup(
-        kind=kind,
-        example=example or kind,
-        count=len(rows),
-        routes=", ".join(sorted(set(requests.user[rows].tolist()))),
-        first_s=float(when_s.min()),
-        last_s=float(when_s.max()),
-    )
+def _text(requests: Requests, row: int) -> str:
+    if text := str(requests.error[row]):
+        return text
+    words = {Status.CENSORED: "unfinished when the run ended", Status.NOT_SENT: "not sent"}
+    return words.get(Status(int(requests.status[row])), "failed without a word")

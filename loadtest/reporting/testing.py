@@ -8,19 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadtest.curve import Curve, Series, Source
+from loadtest.measuring.steady import Window
 from loadtest.records import Float, Request, Requests, Status, columns_of
 from loadtest.reporting.result import ScalingChange
 from loadtest.verdict import Judgement, Row, Verdict
 
 NAN = float("nan")
-
-
-@dataclass(frozen=True)
-class MadeWindow:
-    start_s: float = 0.0
-    end_s: float = 0.0
-    is_steady: bool = True
-    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -30,7 +23,7 @@ class MadeResult:
     name: str
     requests: Requests
     curve: Curve
-    window: MadeWindow
+    window: Window
     judgement: Judgement
     started_unix_s: float = 1_796_131_200.0
     ended_s: float = 0.0
@@ -55,9 +48,7 @@ def made_result(
         name="chat-at-the-peak",
         requests=columns_of(rows_made),
         curve=_curve(duration_s, rate, random),
-        window=MadeWindow(
-            0.1 * duration_s, duration_s, True, "Slopes of TTFT and of requests in flight include 0."
-        ),
+        window=Window(0.1 * duration_s, duration_s, True, "TTFT and in flight do not grow.", ()),
         judgement=Judgement(tuple(made_rows() if rows is None else rows)),
         ended_s=duration_s + 4,
         machine={

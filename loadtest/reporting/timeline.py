@@ -9,7 +9,7 @@ import numpy as np
 from loadtest.curve import Curve, Series
 from loadtest.records import Float, Requests, Status
 from loadtest.reporting.chart import Chart, Color, Level, Line
-from loadtest.reporting.percentiles import bin_width_s
+from loadtest.reporting.percentiles import bins_of
 from loadtest.reporting.shrink import extremes, grid, points_of, step_s
 from loadtest.verdict import Row
 
@@ -61,6 +61,25 @@ def preemption_chart(curve: Curve, end_s: float) -> Chart:
         "Sequences thrown out of the KV cache so far.",
         "",
     )
+
+
+def pool_chart(curve: Curve, end_s: float) -> Chart:
+    """The whole arena in bytes, of all models together."""
+    drawn: tuple[tuple[str, str, Color], ...] = (
+        ("pool.used_bytes", "held", "blue"),
+        ("pool.high_water_bytes", "high water", "red"),
+        ("pool.cached_bytes", "cached prefixes", "teal"),
+    )
+    edges = grid(end_s, [step_s(one.t_s) for one in curve.named("pool.used_bytes")])
+    lines = [
+        Line(label, extremes(edges, one.t_s, one.values), color, dash=color == "red")
+        for name, label, color in drawn
+        for one in curve.named(name)[:1]
+    ]
+    totals = [float(one.values.max()) for one in curve.named("pool.total_bytes") if len(one.values)]
+    levels = [Level(total, "all of the pool") for total in totals[:1]]
+    note = "Bytes of the shared KV arena; cached prefixes are given up when somebody is short."
+    return Chart("pool", "Shared pool", note, "run", points_of(edges), "bytes", lines, levels)
 
 
 def process_chart(curve: Curve, end_s: float) -> Chart:
@@ -130,8 +149,7 @@ def in_flight(requests: Requests) -> tuple[Float, Float]:
 
 def arrivals_chart(requests: Requests, end_s: float) -> Chart:
     """Requests a second: as drawn, as sent, and as they ended."""
-    width_s = bin_width_s(end_s)
-    edges = np.arange(0.0, max(end_s, width_s) + width_s, width_s)
+    width_s, edges = bins_of(end_s)
 
     def rate(t_s: Float) -> Float:
         return np.histogram(t_s[np.isfinite(t_s)], edges)[0] / width_s
@@ -153,8 +171,7 @@ def arrivals_chart(requests: Requests, end_s: float) -> Chart:
 def dispatch_chart(requests: Requests, rows: Sequence[Row], end_s: float) -> Chart:
     """How late the generator itself was."""
     delay_s = requests.t_sent_s - requests.t_intended_s
-    width_s = bin_width_s(end_s)
-    edges = np.arange(0.0, max(end_s, width_s) + width_s, width_s)
+    width_s, edges = bins_of(end_s)
     kept = np.isfinite(delay_s)
     where = np.digitize(requests.t_intended_s[kept], edges) - 1
     bins = [delay_s[kept][where == number] for number in range(len(edges) - 1)]

@@ -93,10 +93,11 @@ def test_errors_that_differ_in_numbers_are_one_group_and_http_statuses_are_not()
 def test_figures_have_three_digits_and_a_dash_for_what_is_not_known():
     """Seconds in the unit that reads well."""
     assert [figure(v, "s") for v in (0.0123, 1.5, 90.0, 4e-5, None, float("nan"))] == [
-        "12.3 ms", "1.5 s", "90 s", "40 µs", "–", "–",
+        "12.3 ms", "1.5 s", "90 s", "0.04 ms", "–", "–",
     ]  # fmt: skip
     assert figure(0.901, "ratio") == "90.1 %"
     assert figure(3 * 2**20, "bytes") == "3 MiB"
+    assert figure(float("inf"), "s") == "∞"
     assert tied("at 99 % of 4,603 requests") == "at 99\N{NO-BREAK SPACE}% of 4,603 requests"
 
 
