@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from gateway import batch_api
+from gateway import batch_api, metrics_api
 from gateway.access_log import AccessLog, call_of
 from gateway.balanced_triton import BalancedTriton
 from gateway.body_timeout import BodyDeadline
@@ -47,10 +47,13 @@ def build_app(
             lambda address: TritonClient(address, config.num_channels, key),
         )
         await upstreams.resolve()
+        through.state.upstreams = upstreams
         following = asyncio.create_task(upstreams.follow())
         client = _client(config, upstreams)
         app.state.console = through.console
-        gateway = app.state.gateway = Gateway(config, catalog, client, through.pipeline, through.usage)
+        gateway = app.state.gateway = Gateway(
+            config, catalog, client, through.pipeline, through.usage, through.metrics
+        )
         door = GrpcServer(config, through.pipeline, upstreams, key) if config.grpc_port else None
         async with through.running():
             if door is not None:
@@ -65,6 +68,7 @@ def build_app(
     app.include_router(router)
     app.include_router(batch_api.router)
     app.include_router(console_pages.router)
+    app.include_router(metrics_api.router)
     app.add_exception_handler(Exception, _answer_error)
     app.add_exception_handler(GatewayError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_error)

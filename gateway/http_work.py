@@ -26,6 +26,7 @@ from gateway.context import ContextManager, Fitted
 from gateway.context_calls import Behalf, ContextCalls
 from gateway.errors import InvalidRequest, shown
 from gateway.http_caller import authenticate
+from gateway.metrics import GatewayMetrics
 from gateway.pipeline import Pipeline
 from gateway.schemas import Completion, Conversation
 from gateway.shadowing import Shadows
@@ -55,9 +56,11 @@ class Gateway:
         triton: BalancedTriton | WakingTriton,
         pipeline: Pipeline,
         usage: Usage,
+        metrics: GatewayMetrics,
     ) -> None:
         self.pipeline = pipeline
         self.usage = usage
+        self.metrics = metrics
         self.openapi = openapi.document()
         self.config = config
         self.catalog = catalog

@@ -15,6 +15,8 @@ from gateway.console.calls import CallBook
 from gateway.console.following import Console
 from gateway.limit_counters import Counters
 from gateway.limiter import Limiter
+from gateway.metrics import GatewayMetrics
+from gateway.metrics_state import GatewayState
 from gateway.pipeline import Pipeline
 from gateway.principal import NO_LIMITS
 from gateway.rollback_watch import RollbackWatch, watch_rollouts
@@ -49,6 +51,8 @@ class Parts:
         self._watch = RollbackWatch()
         self._calls = CallBook()
         self.routes = RouteTable(models, is_saturated=self._saturation.is_saturated)
+        self.state = GatewayState(self.routes, self._writer)
+        self.metrics = GatewayMetrics(self.state)
         self._revisions = RevisionStore(self._store) if self._store else None
         self._file = self._first_routes(models)
         limiter = Limiter(
@@ -94,6 +98,7 @@ class Parts:
     def _log(self, row: CallRow) -> None:
         self._watch.note(row)
         self._calls.note(row)
+        self.metrics.note(row)
         if self._writer is not None:
             self._writer.put(row)
 

@@ -82,6 +82,13 @@ class Upstreams:
             self._clients[endpoint] = self._make(endpoint)
         return self._clients[endpoint]
 
+    def ejected(self, now: float) -> list[str]:
+        return self._balance.ejected(now)
+
+    def load_of(self, endpoint: str) -> int:
+        """Tokens of the calls in flight there."""
+        return self._balance.load_of(endpoint)
+
     async def follow(self) -> None:
         """Until cancelled; returns at once when no target is a DNS name."""
         while any(target.startswith(DNS_PREFIX) for target in self._targets):

@@ -87,12 +87,17 @@ class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Or the token itself in TIDEGATE_SCALER_TOKEN. It stands in no config, and in no log."""
     allow_insecure: bool = False
     """Listen beyond loopback without TLS or a token, where the network itself is trusted."""
+    metrics_port: int = 0
+    """Prometheus' figures, on `host`; 0: none."""
     keda_address: str = ""
     """Where KEDA asks, a port of its own. "": nowhere."""
 
     def __post_init__(self) -> None:
         _require(bool(self.state_dir), "state_dir is empty, must name a folder")
         _require(0 <= self.port <= 65535, f"port = {self.port}, must be from 0 to 65535")
+        _require(
+            0 <= self.metrics_port <= 65535, f"metrics_port = {self.metrics_port}, must be from 0 to 65535"
+        )
         _require(0.05 <= self.tick_s <= 60, f"tick_s = {self.tick_s}, must be from 0.05 to 60")
         _require(1 <= self.window_s <= 300, f"window_s = {self.window_s}, must be from 1 to 300")
         _require(bool(self.triton_grpc), "triton_grpc is empty, must be host:port")

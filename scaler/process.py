@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
 from grpc_reflection.v1alpha import reflection
+from prometheus_client.core import Metric
 
 from contracts import scaler_pb2, scaler_pb2_grpc
+from contracts.metrics import MetricsServer, OnLoop
 from scaler.acting.keda_server import KedaServer, open_access
 from scaler.acting.kubernetes_api import KubernetesApi
 from scaler.acting.target import Limits
@@ -19,7 +21,7 @@ from scaler.acting.targets import choose, lead, take_turn
 from scaler.clock import steady_unix_clock
 from scaler.config import ScalerConfig
 from scaler.deciding.policy import ModelPolicy
-from scaler.errors import GpuUnreadable, NotLeader, OwnedByOther, StateHeld
+from scaler.errors import ConfigInvalid, GpuUnreadable, NotLeader, OwnedByOther, StateHeld
 from scaler.leading.leader import Leadership
 from scaler.leading.led import LedBook
 from scaler.looping.loop import Loop
@@ -34,6 +36,7 @@ from scaler.serving.book import Book
 from scaler.serving.health import Health
 from scaler.serving.kept_book import open_book
 from scaler.serving.kept_start_times import KeptStartTimes
+from scaler.serving.metrics import Tally, collect
 from scaler.serving.server import server_of
 from scaler.serving.service import ScalerService
 from scaler.serving.watched_book import WatchedBook
@@ -100,6 +103,7 @@ class ScalerProcess:
         if chosen.replicas is not None:  # before all else: KEDA asks once what to ask for (keda#7729)
             keda = open_access(config.keda_address, access)
             await parts.enter_async_context(KedaServer(chosen.replicas, keda))
+        tally = Tally()
         loop = Loop(
             LedBook(WatchedBook(book, config.models), leadership),
             Sampled(collector, chosen.measured, 0.4 * config.tick_s) if api else collector,
@@ -107,7 +111,7 @@ class ScalerProcess:
             clock=clock,
             say=self._say,
             tick_s=config.tick_s,
-            start_times=KeptStartTimes(Path(config.state_dir), self._say),
+            start_times=KeptStartTimes(Path(config.state_dir), self._say, on_start=tally.started),
         )
         service = ScalerService(
             book,
@@ -125,12 +129,31 @@ class ScalerProcess:
         reflection.enable_server_reflection((name, health.NAME, reflection.SERVICE_NAME), server)
         await server.start()
         parts.push_async_callback(server.stop, LAST_WORDS_S)
+        self._serve_metrics(loop, tally)
         self._run(leadership.run())
         self._run(loop.run())  # ends before leadership is given up
         self._run(health.run(lambda: loop.last_tick_s, config.tick_s, clock))
         parts.push_async_callback(health.stop)
         scaled = ", ".join(book.policy.models) or "nothing: there is no policy"
         self._say(f"scaling {scaled}; {chosen.words}; gRPC on port {port}")
+
+    def _serve_metrics(self, loop: Loop, tally: Tally) -> None:
+        """Raises ConfigInvalid when the port is not to be had."""
+        if not self._config.metrics_port:
+            return
+
+        def figures() -> Iterable[Metric]:
+            age_s = None if loop.last_tick_s is None else max(0.0, self._clock() - loop.last_tick_s)
+            yield from collect(loop.views(), age_s, loop.num_missed_ticks)
+            yield from tally.collect()
+
+        host, port = self._config.host, self._config.metrics_port
+        try:
+            served = MetricsServer(host, port, OnLoop(asyncio.get_running_loop(), figures))
+        except OSError as exc:
+            raise ConfigInvalid(f"metrics_port {port} on {host}: {exc.strerror}; choose another") from exc
+        self._parts.push_async_callback(asyncio.to_thread, served.close)
+        self._run(tally.follow(loop.subscribe()))
 
     def _problems(self, collector: Collector, leadership: Leadership) -> list[str]:
         found = [f"{source}: {why}" for source, why in collector.troubles.items()]

@@ -36,6 +36,9 @@ class Settings:
     gateway_grpc_port: int = 9001
     """KServe v2, Triton's own service, behind keys, limits and the call log."""
     scaler_port: int = 9002
+    scaler_metrics_port: int = 9003
+    """Prometheus' figures of the scaler, and of the node; the gateway's stand at its own /metrics. 0: none."""
+    node_metrics_port: int = 9004
     pool_bytes: int = 0
     """KV arena; 0: by `pool_share`."""
     pool_share: float = 0.0
@@ -97,7 +100,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in _PORTS:
-            check_range(name, getattr(self, name), 1, 65535)
+            check_range(name, getattr(self, name), 0 if name in _OPTIONAL_PORTS else 1, 65535)
         check_range("pool_bytes", self.pool_bytes, 0, 2**50)
         check_range("pool_share", self.pool_share, 0, 0.95)
         check_range("weights_budget_bytes", self.weights_budget_bytes, 0, 2**50)
@@ -140,7 +143,7 @@ class Settings:
         owner: dict[int, str] = {}
         for name in _PORTS:
             port = getattr(self, name)
-            if port in owner:
+            if port and port in owner:
                 raise SettingsInvalid(f"{name} = {port} is {owner[port]} too; every port must differ")
             owner[port] = name
 
@@ -190,6 +193,8 @@ class Settings:
             "gateway_port": not self.with_gateway,
             "gateway_grpc_port": not self.with_gateway,
             "scaler_port": not self.with_scaler,
+            "scaler_metrics_port": not (self.with_scaler and self.scaler_metrics_port),
+            "node_metrics_port": not (self.with_node and self.node_metrics_port),
         }
         return {name: getattr(self, name) for name in _PORTS if not unused.get(name)}
 
@@ -201,7 +206,10 @@ _PORTS = (
     "gateway_port",
     "gateway_grpc_port",
     "scaler_port",
+    "scaler_metrics_port",
+    "node_metrics_port",
 )
+_OPTIONAL_PORTS = ("scaler_metrics_port", "node_metrics_port")
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:

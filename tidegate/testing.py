@@ -56,12 +56,13 @@ def running_stack(*options: str, timeout_s: float = 180.0) -> Iterator[RunningSt
     # Unix socket paths are short (108 bytes), so the run directory lies in the temporary folder itself.
     run_dir = Path(tempfile.mkdtemp(prefix="tg-"))
     log_path = run_dir / "up.log"
-    http, grpc, metrics, gateway, gateway_grpc, scaler = free_ports(6)
+    http, grpc, metrics, gateway, gateway_grpc, scaler, scaler_metrics, node_metrics = free_ports(8)
     command = [
         *(sys.executable, "-m", "tidegate", "up", "--run-dir", str(run_dir)),
         *("--triton-http-port", str(http), "--triton-grpc-port", str(grpc)),
         *("--triton-metrics-port", str(metrics), "--gateway-port", str(gateway)),
         *("--gateway-grpc-port", str(gateway_grpc), "--scaler-port", str(scaler)),
+        *("--scaler-metrics-port", str(scaler_metrics), "--node-metrics-port", str(node_metrics)),
         *options,
     ]
     with log_path.open("wb") as log:

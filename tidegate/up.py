@@ -131,11 +131,23 @@ def ready_text(stack: Stack) -> str:
     lines += [
         f"  Triton gRPC    {stack.triton_grpc}",
         f"  Triton HTTP    http://{stack.triton_http}/v2",
-        f"  metrics        http://{stack.triton_metrics}/metrics",
+        f"  metrics        {', '.join(metrics_urls(stack).values())}",
         f"  models         {', '.join(model.name for model in stack.models)}",
         f"  logs           {stack.run_dir}/logs",
     ]
     return "\n".join(lines)
+
+
+def metrics_urls(stack: Stack) -> dict[str, str]:
+    """Prometheus' targets: the job's name -> URL."""
+    urls = {"triton": f"http://{stack.triton_metrics}/metrics"}
+    if stack.gateway_http:
+        urls["gateway"] = f"{stack.gateway_scheme}://{stack.gateway_http}/metrics"
+    if stack.scaler_metrics:
+        urls["scaler"] = f"http://{stack.scaler_metrics}/metrics"
+    if stack.node_metrics:
+        urls["node"] = f"http://{stack.node_metrics}/metrics"
+    return urls
 
 
 def policy_text(policy: Path | None, state_dir: Path) -> str:
@@ -275,6 +287,8 @@ class Launcher:
             "device": self._settings.device,
             "num_cpus": self._settings.num_cpus,
             "worker_hang_timeout_s": self._settings.worker_hang_timeout_s,
+            "metrics_host": self._settings.host,
+            "metrics_port": self._settings.node_metrics_port,
             "models": models.served,
             "spares": {name: num for name, num in self._settings.spares.items() if name in names},
         }
@@ -348,6 +362,7 @@ class Launcher:
         return {
             "host": self._scaler_host,
             "port": settings.scaler_port,
+            "metrics_port": settings.scaler_metrics_port,
             "state_dir": str(self._scaler_state_dir),
             "policy_path": str(settings.policy.absolute()) if settings.policy else "",
             "models": settings.models,
@@ -384,6 +399,12 @@ class Launcher:
             gateway_scheme="https" if settings.tls_cert else "http",
             gateway_grpc=self._address(settings.gateway_grpc_port) if self._gateway else "",
             scaler_grpc=self._scaler_address if self._scaler else "",
+            scaler_metrics=f"{self._scaler_host}:{settings.scaler_metrics_port}"
+            if self._scaler and settings.scaler_metrics_port
+            else "",
+            node_metrics=self._address(settings.node_metrics_port)
+            if self._node and settings.node_metrics_port
+            else "",
             ledger_url=without_password(settings.ledger_url_used),
             models=list(models.served),
             otlp_http=f"{LOOPBACK}:{self._trace_port}" if self._telemetry else "",

@@ -46,6 +46,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """CPUs that the workers share. 0: all this process may run on."""
     worker_hang_timeout_s: float = 30.0
     """A worker with requests in flight that makes no progress for so long is killed."""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = 0
+    """Prometheus' figures; 0: none."""
     spares: dict[str, int] = {}
     """Warm workers to keep at hand per model; a model that is not named keeps one."""
 

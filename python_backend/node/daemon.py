@@ -14,17 +14,19 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from contracts.metrics import MetricsServer, OnLoop
 from python_backend.board import NUM_SLOTS, Board
 from python_backend.messages import SpawnWorker, WorkerExited, WorkerSpawned
 from python_backend.node.added import ADDED_NAME, AddedModel, read_added, write_added
 from python_backend.node.arena import Arena, CpuArena
 from python_backend.node.broker import BoardShare, Broker
 from python_backend.node.config import NodeConfig
-from python_backend.node.control import NodeView, start_control
+from python_backend.node.control import NodeView, describe, start_control
 from python_backend.node.errors import ConfigInvalid, NodeAlreadyRuns, NodeError, PoolInconsistent
 from python_backend.node.forkserver import FORKSERVER_COMMAND, ForkServer, describe_exit
 from python_backend.node.hosting import ModelHost
 from python_backend.node.instances import Instances, Slots
+from python_backend.node.metrics import collect
 from python_backend.node.peers import Listener
 from python_backend.node.pool import Pool
 from python_backend.node.pool_status import RecentHighWater, page_of
@@ -116,6 +118,7 @@ class Daemon:
         view = NodeView(self._broker, self._board, self._host, tuple(config.models), self._recent)
         control = await start_control(self._run_dir / CONTROL_SOCKET, view)
         stack.push_async_callback(control.stop, 0.5)
+        self._serve_metrics(view, stack)
         self._kv_fd = await asyncio.to_thread(self._arena.create_kv, self._kv_bytes)
         await self._host.start(config.models)
         await self._broker.wait_for_spares(
@@ -126,6 +129,18 @@ class Daemon:
         await self._add_again()
         self._host.on_change = self._remember_added
         stack.callback(self._added_path.unlink, missing_ok=True)
+
+    def _serve_metrics(self, view: NodeView, stack: AsyncExitStack) -> None:
+        """Raises ConfigInvalid when the port is not to be had."""
+        host, port = self._config.metrics_host, self._config.metrics_port
+        if not port:
+            return
+        figures = OnLoop(asyncio.get_running_loop(), lambda: collect(describe(view)))
+        try:
+            server = MetricsServer(host, port, figures)
+        except OSError as exc:
+            raise ConfigInvalid(f"metrics_port {port} on {host}: {exc.strerror}; choose another") from exc
+        stack.push_async_callback(asyncio.to_thread, server.close)
 
     async def _add_again(self) -> None:
         """What a node before this one, which was killed, had been told to serve beside its configuration."""

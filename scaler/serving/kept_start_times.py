@@ -15,8 +15,14 @@ FILE_NAME = "start_times.json"
 class KeptStartTimes(StartTimes):
     """In a file of `state_dir`. They are measurements: a file that can't be read or written costs only those."""
 
-    def __init__(self, state_dir: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        say: Callable[[str], None],
+        on_start: Callable[[str, float], None] = lambda model, seconds: None,
+    ) -> None:
         super().__init__()
+        self._on_start = on_start
         self._path = state_dir / FILE_NAME
         self._say = say
         self._is_failing = False
@@ -33,6 +39,7 @@ class KeptStartTimes(StartTimes):
 
     def started(self, model: str, seconds: float) -> None:
         super().started(model, seconds)
+        self._on_start(model, seconds)
         aside = self._path.with_name(f".{FILE_NAME}.new")
         try:
             aside.write_bytes(msgspec.json.encode({name: list(each) for name, each in self._seconds.items()}))

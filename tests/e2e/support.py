@@ -159,6 +159,8 @@ def launched(
         "TIDEGATE_WITH_NODE": "0",
         "TIDEGATE_WITH_GATEWAY": "0",
         "TIDEGATE_WITH_SCALER": "0",
+        "TIDEGATE_SCALER_METRICS_PORT": "0",
+        "TIDEGATE_NODE_METRICS_PORT": "0",
         **{f"TIDEGATE_{name.upper()}": str(value) for name, value in {**ports, **settings}.items()},
     }
     log_path = run_dir / "up.log"

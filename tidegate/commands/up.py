@@ -54,6 +54,13 @@ def up(
         int | None, _port("triton-metrics-port", "Triton's Prometheus metrics (default 8002).")
     ] = None,
     scaler_port: Annotated[int | None, _port("scaler-port", "The scaler's gRPC (default 9002).")] = None,
+    scaler_metrics_port: Annotated[
+        int | None, _port("scaler-metrics-port", "The scaler's Prometheus metrics (default 9003; 0: none).")
+    ] = None,
+    node_metrics_port: Annotated[
+        int | None,
+        _port("node-metrics-port", "The memory node's Prometheus metrics (default 9004; 0: none)."),
+    ] = None,
     gateway: Annotated[
         bool | None,
         typer.Option(
@@ -284,6 +291,8 @@ def up(
         triton_metrics_port=triton_metrics_port,
         with_gateway=gateway,
         scaler_port=scaler_port,
+        scaler_metrics_port=scaler_metrics_port,
+        node_metrics_port=node_metrics_port,
         with_scaler=scaler,
         policy=policy,
         scaler_state_dir=scaler_state_dir,
