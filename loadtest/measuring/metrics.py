@@ -169,6 +169,8 @@ class Measured:
         if metric == "gap.tokens":
             return self.gaps(scope).tokens_per_chunk
         if metric == "in_flight":
+            if not self.in_window.any():
+                return None
             if statistic == "max":
                 return float(bins.most_in_flight(self.requests, start_s, end_s))
             law = self.littles_law

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import bdtr, bdtrc
 from scipy.stats import binom
 
 Float = npt.NDArray[np.float64]
@@ -18,12 +19,12 @@ def is_proven(n: float, over: float, p: float, confidence: float) -> bool:
     MLPerf's early stopping with d = 0: I(p; n - over, over + 1) <= 1 - confidence, which is the chance that a
     true share of exactly 1 - p leaves so few (inference_rules.adoc, "Early Stopping"; early_stopping.cc).
     """
-    return n > 0 and bool(binom.cdf(math.ceil(over), math.floor(n), 1 - p) <= 1 - confidence)
+    return n > 0 and bool(bdtr(min(math.ceil(over), math.floor(n)), math.floor(n), 1 - p) <= 1 - confidence)
 
 
 def is_refuted(n: float, over: float, p: float, confidence: float) -> bool:
     """Whether so many beyond the limit show at `confidence` that more than 1 - p of all are."""
-    return n > 0 and bool(binom.sf(math.floor(over) - 1, math.floor(n), 1 - p) <= 1 - confidence)
+    return n > 0 and over >= 1 and bool(bdtrc(math.floor(over) - 1, math.floor(n), 1 - p) <= 1 - confidence)
 
 
 @cache
@@ -79,10 +80,13 @@ def interval_ranks(n: int, p: float, confidence: float, effective: float) -> tup
     m = math.floor(effective)
     if m < 1:
         return None, None
-    tail = (1 - confidence) / 2
-    low = int(binom.ppf(tail, m, p))
-    high = int(binom.ppf(1 - tail, m, p)) + 1
+    low, high = _binomial_ends(m, p, (1 - confidence) / 2)
     scale = n / m
     low_rank = math.floor(low * scale) if low >= 1 else None
     high_rank = math.ceil(high * scale) if high <= m else None
     return low_rank, high_rank
+
+
+@lru_cache(maxsize=10_000)
+def _binomial_ends(n: int, p: float, tail: float) -> tuple[int, int]:
+    return int(binom.ppf(tail, n, p)), int(binom.ppf(1 - tail, n, p)) + 1

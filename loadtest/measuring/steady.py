@@ -146,7 +146,8 @@ def _in_words(trend: Trend) -> str:
     slope = trend.slope
     if slope is None:
         return (
-            f"{trend.name}: {span_s:.0f} s are too short for a trend; at least {FEWEST_POINTS} s are needed"
+            f"{trend.name}: too few bins with requests in {span_s:.0f} s for a trend; {FEWEST_POINTS} s with "
+            f"requests in each second are needed at the least"
         )
     if slope.drifts:
         return (

@@ -12,7 +12,7 @@ from loadtest.measuring.warmup import warm_up_bins
 from loadtest.planning.plan import check_plan
 from loadtest.planning.rates import RateCurve
 from loadtest.records import Request, columns_of
-from tests.unit.loadtest.runs import NO_CURVE, a_request
+from tests.unit.loadtest.runs import NO_CURVE, a_request, failed, not_sent, unfinished
 
 
 def load(latency_of, duration_s: float = 300.0, rate_per_s: float = 8.0, seed: int = 1) -> list[Request]:
@@ -68,7 +68,7 @@ def test_a_short_run_says_how_long_it_would_have_to_be():
     """Six seconds at one request a second have no trend to test."""
     window = window_of(load(lambda t: 0.5, duration_s=6, rate_per_s=1), hold(6.0))
     assert window.is_steady is False
-    assert "s would do" in window.why or "s are needed" in window.why
+    assert "s would do" in window.why or "needed at the least" in window.why
 
 
 def test_steady_runs_are_rarely_called_unsteady():
@@ -148,3 +148,16 @@ def test_levels_are_found_in_a_rate():
     """A ramp, a hold of two lines, a step, a hold at zero that is no level."""
     curve = RateCurve.through([(0, 0), (10, 5), (20, 5), (30, 5), (30, 8), (40, 8), (40, 0), (50, 0)])
     assert levels(curve) == ((10.0, 30.0), (30.0, 40.0))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[], [failed(1.0)], [not_sent(1.0)], [unfinished(1.0, 60.0)]],
+    ids=["none", "failed", "unsent", "open"],
+)
+@pytest.mark.parametrize(
+    "asked", [hold(0.5), hold(60.0), AskedLoad(60.0), AskedLoad(60.0, ((0.0, 60.0),), least_s=90.0)]
+)
+def test_a_run_with_next_to_nothing_in_it_is_not_steady(rows, asked):
+    """No data is no calm."""
+    assert window_of(rows, asked).is_steady is False
