@@ -18,6 +18,7 @@ from loadtest.measuring.metrics import SERIES, Measured
 from loadtest.measuring.quantiles import Quantile
 from loadtest.measuring.sample_sizes import n_needed
 from loadtest.measuring.slopes import NEGLIGIBLE
+from loadtest.measuring.steady import MANY_TIMES
 from loadtest.verdict import Judgement, Row, Verdict
 
 NO_REQUESTS = "no data: no request of this metric and scope was due in the window"
@@ -146,7 +147,9 @@ def _slope(line: Expression, measured: Measured) -> Row:
         verdict = Verdict.FAIL
     elif not slope.is_told:
         verdict = Verdict.INVALID
-        said += f"; too wide to tell, about {slope.span_needed_s:.0f} s would do"
+        much_longer = slope.span_needed_s > MANY_TIMES * slope.span_s
+        needed = "many times as long" if much_longer else f"of about {slope.span_needed_s:.0f} s"
+        said += f"; too wide to tell, a run {needed} might"
     else:
         verdict = Verdict.PASS
     return _row(line, slope.per_s, verdict, said, slope.points, slope.low, slope.high)

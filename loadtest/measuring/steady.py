@@ -21,6 +21,8 @@ from loadtest.records import Float, Requests
 BIN_S = 5.0
 FEWEST_BINS = 24
 """A short run has shorter bins, so that there are so many of them; 1 s at the least."""
+MANY_TIMES = 10
+"""A run that would have to be so many times as long is told so without a figure."""
 LEAST_LATENCY_S = 0.001
 LEAST_REQUESTS = 1.0
 """Drifts are compared with these where the level is lower: from 0.01 to 0.02 in flight is no drift."""
@@ -114,7 +116,7 @@ def find_window(requests: Requests, curve: Curve, asked: AskedLoad) -> Window:
     start_s = starts_s[0] if asked.plateaus else min(asked.least_s, asked.duration_s)
     if asked.not_asked:
         return Window(start_s, asked.duration_s, None, asked.not_asked, tuple(evidence))
-    unsteady = [_in_words(trend) for trend in evidence if not trend.is_steady]
+    unsteady = [_in_words(trend) for trend in sorted(evidence, key=_is_undecided) if not trend.is_steady]
     why = "; ".join([*unsettled, *unsteady]) or _steady_in_words(evidence)
     return Window(start_s, asked.duration_s, not (unsettled or unsteady), why, tuple(evidence))
 
@@ -141,6 +143,11 @@ def _warm_up(watched: Mapping[str, Float], edges_s: Float, most_s: float | None)
     return longest, ""
 
 
+def _is_undecided(trend: Trend) -> bool:
+    """A drift that is certain is said first."""
+    return trend.slope is None or not trend.slope.drifts
+
+
 def _in_words(trend: Trend) -> str:
     span_s = trend.end_s - trend.start_s
     slope = trend.slope
@@ -154,6 +161,11 @@ def _in_words(trend: Trend) -> str:
             f"{trend.name} drifts by {_amount(slope.per_s * span_s, trend.unit)} over {span_s:.0f} s, from a level "
             f"of {_amount(slope.level, trend.unit)} (99 % interval of the drift "
             f"{_amount(slope.low * span_s, trend.unit)} to {_amount(slope.high * span_s, trend.unit)})"
+        )
+    if slope.span_needed_s > MANY_TIMES * span_s:
+        return (
+            f"{trend.name} wandered: {slope.points} bins over {span_s:.0f} s, each like the one before "
+            f"(correlation {slope.correlation:.2f}), cannot tell a drift from chance; a run many times as long might"
         )
     return (
         f"{trend.name}: {slope.points} bins over {span_s:.0f} s cannot tell; a drift of "
@@ -173,4 +185,6 @@ def _steady_in_words(evidence: Sequence[Trend]) -> str:
 
 
 def _amount(value: float, unit: str) -> str:
-    return f"{1000 * value:.3g} ms" if unit == "s" else f"{value:.3g} {unit}"
+    if unit == "s":
+        return f"{1000 * value:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
+    return f"{value:.3g} {unit}"
