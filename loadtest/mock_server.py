@@ -51,6 +51,10 @@ class Mock:
     """What both doors share."""
 
     def __init__(self, script: Script) -> None:
+        self.follow(script)
+
+    def follow(self, script: Script) -> None:
+        """From now on; the next request is the first."""
         self.script = script
         self.stamps_s: dict[str, list[float]] = defaultdict(list)
         self._first_s: float | None = None
@@ -104,7 +108,7 @@ class Failed(Exception):
 
 
 class HttpDoor:
-    """/v1/chat/completions, /v1/embeddings, and /stamps for the tester."""
+    """/v1/chat/completions, /v1/embeddings, and for the tester /stamps and /script."""
 
     def __init__(self, mock: Mock) -> None:
         self._mock = mock
@@ -112,6 +116,7 @@ class HttpDoor:
         self.app.router.add_post("/v1/chat/completions", self.chat)
         self.app.router.add_post("/v1/embeddings", self.embed)
         self.app.router.add_get("/stamps", self.stamps)
+        self.app.router.add_post("/script", self.script)
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         await request.read()
@@ -147,6 +152,10 @@ class HttpDoor:
             return web.json_response({"error": {"message": "scripted"}}, status=503)
         data = [{"object": "embedding", "index": 0, "embedding": [0.0, 1.0]}]
         return web.json_response({"object": "list", "data": data, "usage": {"prompt_tokens": 3}})
+
+    async def script(self, request: web.Request) -> web.Response:
+        self._mock.follow(msgspec.json.decode(await request.read(), type=Script))
+        return web.Response()
 
     async def stamps(self, request: web.Request) -> web.Response:
         return web.json_response(self._mock.stamps_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -30,9 +31,22 @@ class RunningMock:
     """host:port."""
     popen: subprocess.Popen[str]
 
-    @property
-    def target(self) -> Target:
-        return Target(http=self.http, grpc=self.grpc)
+    def target(self, protocol: Protocol) -> Target:
+        """Its one door for that: a child does not load what it will not need."""
+        return Target(http=self.http) if protocol.startswith("openai") else Target(grpc=self.grpc)
+
+    def follow(self, script: Script) -> None:
+        """From now on, as if it had just started."""
+        self._ask("/script", msgspec.json.encode(script))
+
+    def stamps_s(self) -> dict[str, list[float]]:
+        """ "INDEX.TURN" of a plain call -> when each chunk of its answer left the server, CLOCK_MONOTONIC."""
+        return msgspec.json.decode(self._ask("/stamps"), type=dict[str, list[float]])
+
+    def _ask(self, path: str, body: bytes | None = None) -> bytes:
+        with urllib.request.urlopen(self.http + path, body, timeout=10) as reply:  # noqa: S310 - its own address
+            answer: bytes = reply.read()
+        return answer
 
 
 @contextlib.contextmanager
@@ -125,12 +139,14 @@ def _work(argument: PlainArgument, kind: type[PlainWork]) -> PlainWork:
 
 def plain_task(
     argument: PlainArgument,
-    target: Target,
+    target: Target | RunningMock,
     *,
     num_processes: int = 1,
     drain_s: float = 2.0,
     timeout_s: float = 30.0,
 ) -> Task:
     work = _work(argument, PlainWork)
+    if isinstance(target, RunningMock):
+        target = target.target(argument.protocol)
     encoded = msgspec.json.encode(argument)
     return Task(work, MAKER, encoded, target, num_processes, drain_s, timeout_s)

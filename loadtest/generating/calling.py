@@ -17,6 +17,10 @@ from loadtest.generating.sender import Sender
 from loadtest.records import Status
 
 
+class NoAddress(LookupError):
+    """The plan's target lacks the address that a call needs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A call whose message is made."""
@@ -37,8 +41,13 @@ class Caller:
         self._duration_s = duration_s
 
     def prepare(self, call: Call) -> Prepared:
-        """Raises KeyError when the target has no address for its protocol."""
-        return Prepared(call, self._senders[call.protocol].prepare(call))
+        """Raises NoAddress."""
+        if (sender := self._senders.get(call.protocol)) is None:
+            door = "http" if call.protocol.startswith("openai") else "grpc"
+            raise NoAddress(
+                f"user {call.user} calls by {call.protocol}, and the plan's target.{door} is empty"
+            )
+        return Prepared(call, sender.prepare(call))
 
     async def run(self, prepared: Prepared, t_intended_s: float, t0_s: float) -> None:
         """The call and its turns. A turn whose start falls after the run's end, or after a failure, is none."""

@@ -18,7 +18,7 @@ from loadtest.generating.work import Work, digest_of
 from loadtest.records import Requests, Status, columns_of
 
 READY_TIMEOUT_S = 60.0
-START_MARGIN_S = 0.5
+START_MARGIN_S = 0.3
 """From the last child's ready to t0: the word has to reach all."""
 END_TIMEOUT_S = 10.0
 """From the end of the drain to a child's last word; then it hangs, and is killed."""
@@ -113,7 +113,7 @@ def run_task(
                 on_start(t0_s)
             children.tell(Begin(t0_s))
             problems = _follow(children, task, collector, t0_s, on_progress, stop)
-            ended_s = time.monotonic() - t0_s
+            ended_s = max(0.0, time.monotonic() - t0_s)
             collector.finish(min(ended_s, task.work.duration_s + task.drain_s), task.num_processes)
         reports = tuple(_report(child, collector) for child in children.all)
     problems += _findings(collector, reports)
@@ -172,7 +172,7 @@ def _follow(
 def _reasons_to_end(
     children: Children, task: Task, now_s: float, t0_s: float, deadline_s: float, stop: Stop | None
 ) -> Iterator[str]:
-    at_s = now_s - t0_s
+    at_s = max(0.0, now_s - t0_s)
     for child in children.all:
         if child.has_died:
             yield f"generator process {child.process} died {at_s:.1f} s into the run ({child.last_words()})"

@@ -36,7 +36,7 @@ def generate(
 ) -> Generated:
     """Sends the schedule's calls to `plan.target`, whose addresses must stand in it by now; blocks until all ended.
 
-    `on_start` is told t0 (CLOCK_MONOTONIC) half a second before it comes; `on_request` of each row as it is known.
+    `on_start` is told t0 (CLOCK_MONOTONIC) a moment before it comes; `on_request` of each row as it is known.
     Never raises for what the server or a child does: that stands in the rows and in `problems`.
     """
     work = PlannedWork(plan, schedule)

@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from loadtest.call import Call
 from loadtest.generating.answer import Answer, CallFailed
 from loadtest.generating.messages import Target
-from loadtest.generating.sender import headers_of
+from loadtest.generating.sender import WARM_TIMEOUT_S, headers_of, key_headers
 from loadtest.generating.tensors import bytes_element, raw_of
 
 END_WAIT_S = 1.0
@@ -54,7 +54,12 @@ class GrpcChannel:
         else:
             self.channel = grpc.aio.insecure_channel(target.grpc, options=_OPTIONS)
         self.stub: Any = service_pb2_grpc.GRPCInferenceServiceStub(self.channel)
-        self.channel.get_state(try_to_connect=True)
+
+    async def warm(self) -> None:
+        with contextlib.suppress(grpc.aio.AioRpcError, TimeoutError):
+            async with asyncio.timeout(WARM_TIMEOUT_S):
+                metadata = tuple(key_headers(self.target))
+                await self.stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata)
 
     async def close(self) -> None:
         await self.channel.close()

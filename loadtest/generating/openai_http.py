@@ -7,6 +7,7 @@ of all of them.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ssl as tls
 import time
@@ -19,7 +20,7 @@ import msgspec
 from loadtest.call import Call
 from loadtest.generating.answer import Answer, CallFailed
 from loadtest.generating.messages import Target
-from loadtest.generating.sender import headers_of
+from loadtest.generating.sender import WARM_TIMEOUT_S, headers_of, key_headers
 from loadtest.generating.sse import Events
 
 KEEP_ALIVE_S = 4.0
@@ -92,6 +93,16 @@ class HttpSession:
                 yield response.content
         except (aiohttp.ClientError, OSError) as exc:
             raise CallFailed(f"connection: {type(exc).__name__}: {exc}") from exc
+
+    async def warm(self) -> None:
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with (
+                asyncio.timeout(WARM_TIMEOUT_S),
+                self._session.get(
+                    self.target.http + "/v1/models", headers=key_headers(self.target)
+                ) as response,
+            ):
+                await response.read()
 
     async def close(self) -> None:
         await self._session.close()

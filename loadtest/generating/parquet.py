@@ -23,6 +23,7 @@ from arro3.io import read_parquet, write_parquet
 from loadtest.records import Requests
 
 VERSION = "1"
+_MAGIC = b"PAR1"
 _VERSION_KEY = "tidegate.requests"
 _INTS = ("index", "process", "turn", "status", "input_tokens", "output_tokens", "cached_tokens")
 _WORDS = ("user", "service", "session", "error", "instance")
@@ -55,11 +56,15 @@ def write_requests(path: Path, requests: Requests) -> None:
 
 def read_requests(path: Path) -> Requests:
     """What `write_requests` wrote. Raises RequestsUnreadable, and OSError when there is no such file."""
-    path.stat()
-    try:
-        reader = read_parquet(path)
-    except Exception as exc:  # arro3 raises its own bare Exception
-        raise RequestsUnreadable(f"{path}: no Parquet file: {exc}") from exc
+    with path.open("rb") as file:
+        head = file.read(len(_MAGIC))
+        file.seek(max(0, path.stat().st_size - len(_MAGIC)))
+        # arro3 panics at these, past any `except Exception`.
+        if {head, file.read()} != {_MAGIC}:
+            raise RequestsUnreadable(
+                f"{path}: no whole Parquet file; the run that wrote it was cut off, or it is another"
+            )
+    reader = read_parquet(path)
     found = reader.schema.metadata_str.get(_VERSION_KEY)
     if found != VERSION:
         raise RequestsUnreadable(

@@ -72,12 +72,14 @@ async def senders(target: Target) -> AsyncIterator[Mapping[Protocol, Sender]]:
             from loadtest.generating.openai_http import ChatSender, EmbeddingsSender, HttpSession
 
             session = HttpSession(target)
+            await session.warm()
             stack.push_async_callback(session.close)
             made |= {"openai_chat": ChatSender(session), "openai_embeddings": EmbeddingsSender(session)}
         if target.grpc:
             from loadtest.generating.kserve_grpc import GenerateSender, GrpcChannel, TensorsSender
 
             channel = GrpcChannel(target)
+            await channel.warm()
             stack.push_async_callback(channel.close)
             made |= {"grpc_generate": GenerateSender(channel), "grpc_tensors": TensorsSender(channel)}
         for sender in made.values():

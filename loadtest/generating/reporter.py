@@ -12,6 +12,8 @@ from loadtest.generating.messages import Finished, News, Row, Sent, frame
 
 NEWS_EVERY_S = 0.25
 BEAT_S = 0.02
+MIN_BEATS = 200
+"""Below them no 99th percentile is said."""
 
 
 class Reporter:
@@ -54,7 +56,6 @@ class Reporter:
 
     def finish(self, t0_s: float) -> None:
         self.flush(t0_s)
-        lags_s = np.array(self._lags_s or [np.nan])
-        self._write(
-            frame(Finished(time.process_time(), float(np.percentile(lags_s, 99)), float(lags_s.max())))
-        )
+        lags_s = np.array(self._lags_s if len(self._lags_s) >= MIN_BEATS else [np.nan])
+        p99_s, max_s = np.percentile(lags_s, (99, 100)).tolist()
+        self._write(frame(Finished(time.process_time(), p99_s, max_s)))

@@ -10,6 +10,7 @@ from loadtest.call import Call
 from loadtest.generating.answer import Answer
 from loadtest.generating.messages import Target
 
+WARM_TIMEOUT_S = 2.0
 SESSION_HEADER = "x-tidegate-session"
 
 
@@ -25,11 +26,21 @@ class Sender(Protocol):
     async def close(self) -> None: ...
 
 
+class Connection(Protocol):
+    """What the senders to one address share."""
+
+    async def warm(self) -> None:
+        """Connects, and runs the client's code once. What the server says to it is nothing: the run will show."""
+
+
 def headers_of(call: Call, target: Target) -> list[tuple[str, str]]:
     """Lower-case names, for HTTP and gRPC alike: the key, the session, and what the call brings (`traceparent`)."""
-    headers = list(call.headers)
-    if key := os.environ.get(target.key_env, "") if target.key_env else "":
-        headers.append(("authorization", f"Bearer {key}"))
+    headers = [*call.headers, *key_headers(target)]
     if call.session:
         headers.append((SESSION_HEADER, call.session))
     return headers
+
+
+def key_headers(target: Target) -> list[tuple[str, str]]:
+    key = os.environ.get(target.key_env, "") if target.key_env else ""
+    return [("authorization", f"Bearer {key}")] if key else []
