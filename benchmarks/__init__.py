@@ -12,6 +12,7 @@ BENCHES: dict[str, str] = {
     "scaler": "benchmarks.scaler",
     "tide": "benchmarks.tide",
     "gateway": "benchmarks.gateway",
+    "loadtest": "benchmarks.loadtest",
 }
 """Name -> module."""
 
@@ -25,4 +26,5 @@ SUMMARIES: dict[str, str] = {
     "scaler": "The scaling policy over recorded weeks of load: cost, who waits, flips; fixed counts, HPA, Knative.",
     "tide": "A compressed day on the real Triton: the scaler against a fixed peak, with the same arrivals.",
     "gateway": "What the gRPC door adds to a call and a chunk, over Triton direct and beside a bare pass-through.",
+    "loadtest": "Whether the load generator's figures are true: a scripted stall, stamps, perf_analyzer, aiperf.",
 }

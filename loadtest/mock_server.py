@@ -21,7 +21,7 @@ import msgspec
 from aiohttp import web
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from loadtest.generating.precise_loop import precise_loop
+from loadtest.generating.precise_loop import precise_loop, run_in_real_time
 
 READY = "ready"
 ID_HEADER = "x-mock-id"
@@ -229,6 +229,7 @@ async def _serve(script: Script) -> None:
 
 def main() -> None:
     script = msgspec.json.decode(sys.argv[1], type=Script)
+    run_in_real_time()
     loop = precise_loop()
     asyncio.set_event_loop(loop)
     with contextlib.suppress(KeyboardInterrupt):

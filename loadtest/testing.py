@@ -67,6 +67,10 @@ class PlainArgument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Evenly or randomly spaced calls of one protocol; or a hold, when `slots` is not 0."""
 
     protocol: Protocol
+    service: str = "mock"
+    tensor_values: int = 2
+    """Of the one input IN, FP32, of `grpc_tensors`."""
+    max_tokens: int = 16
     rate_per_s: float = 20.0
     duration_s: float = 1.0
     poisson_seed: int | None = None
@@ -94,17 +98,17 @@ class PlainWork:
 
     def _turn(self, index: int, turn: int, later_turns: tuple[Call, ...] = ()) -> Call:
         at_s = float(self.t_intended_s[index]) if self.hold is None and turn == 0 else 0.0
-        protocol = self.argument.protocol
+        protocol, count = self.argument.protocol, self.argument.tensor_values
         return Call(
             index=index,
             t_intended_s=at_s,
             user="plain",
             protocol=protocol,
-            service="mock",
+            service=self.argument.service,
             messages=({"role": "user", "content": f"turn {turn} of {index}"},),
             texts=(f"text {index}",),
-            tensors=(Tensor("IN", "FP32", (1, 2), (1.0, 2.0)),) if protocol == "grpc_tensors" else (),
-            max_tokens=16,
+            tensors=(Tensor("IN", "FP32", (count,), (1.0,) * count),) if protocol == "grpc_tensors" else (),
+            max_tokens=self.argument.max_tokens,
             session=f"s{index}" if self.argument.num_turns > 1 else "",
             later_turns=later_turns,
             think_s=self.argument.think_s if turn else 0.0,

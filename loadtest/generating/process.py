@@ -19,7 +19,7 @@ from loadtest.call import Protocol
 from loadtest.generating.calling import Caller
 from loadtest.generating.dispatcher import Dispatcher
 from loadtest.generating.messages import Begin, Down, Frames, Order, Ready, Target, frame
-from loadtest.generating.precise_loop import precise_loop
+from loadtest.generating.precise_loop import precise_loop, run_in_real_time
 from loadtest.generating.reporter import Reporter
 from loadtest.generating.sender import Sender
 from loadtest.generating.work import digest_of, load_work
@@ -137,18 +137,8 @@ async def _send_all(
         sending.result()
 
 
-def _go_first() -> None:
-    """Where the server shares the machine, a call that waits for a core is late, and so is every stamp.
-
-    Real-time, where the user may: a nice value counts for nothing between sessions (autogroup). With twelve busy
-    processes on two cores timers were 7.7 ms late at p99 without it, at nice -20 as well, and 0.4 with it.
-    """
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-
-
 def main() -> None:
-    _go_first()
+    run_in_real_time()
     # The pipe is ours alone: what a library prints must not get between the frames.
     pipe = os.dup(1)
     os.dup2(2, 1)
