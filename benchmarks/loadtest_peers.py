@@ -3,7 +3,7 @@
 - Locust: this environment's, `constant_throughput`, its own figures from its CSV.
 - perf_analyzer: $PERF_ANALYZER. PyPI `tritonclient==2.51.0` carries the binary; Debian's `libb64-0d` and PyPI's
   `nvidia-cuda-runtime-cu12` go on $LD_LIBRARY_PATH. It exports each request's stamps.
-- aiperf: $AIPERF, of an environment of its own; $AIPERF_TOKENIZER is a folder with a tokenizer.
+- aiperf: $AIPERF, of an environment of its own. Its tokenizer is that of a fetched model.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from typing import Any
 
 from benchmarks.peers import PeerUnavailable
 from benchmarks.report import Figure
+from contracts.stack import tidegate_home
 
 TIMEOUT_S = 180.0
+TOKENIZER = "smollm2-135m-instruct"
 _LOCUSTFILE = """
 from locust import HttpUser, constant_throughput, task
 
@@ -71,13 +73,15 @@ def perf_analyzer_round(address: str, model: str, rate_per_s: float, duration_s:
 def aiperf_round(url: str, rate_per_s: float, duration_s: float) -> dict[str, float]:
     """Its figures of streamed chats in ms, by our names. Raises PeerUnavailable."""
     program = _named("AIPERF", "aiperf")
-    tokenizer = _named("AIPERF_TOKENIZER", "a folder with a tokenizer")
+    tokenizer = tidegate_home() / "models" / TOKENIZER
+    if not tokenizer.exists():
+        raise PeerUnavailable(f"aiperf needs a tokenizer, and {TOKENIZER} is not here; tidegate models fetch")
     with tempfile.TemporaryDirectory(prefix="tg-aiperf-") as folder:
         command = [
             *(program, "profile", "-m", "mock", "--url", url, "--endpoint-type", "chat", "--streaming"),
             *("--request-rate", f"{rate_per_s:g}", "--arrival-pattern", "constant", "--ui", "none"),
             *("--request-count", str(round(rate_per_s * duration_s)), "--isl", "16", "--osl", "16"),
-            *("--tokenizer", tokenizer, "--output-artifact-dir", folder, "--use-server-token-count"),
+            *("--tokenizer", str(tokenizer), "--output-artifact-dir", folder, "--use-server-token-count"),
         ]
         offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
         _run("aiperf", command, folder, {**os.environ, **offline})
