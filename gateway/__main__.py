@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import resource
 import signal
@@ -45,6 +46,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
+            _spare_the_collector()
             print(READY_LINE, flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -72,6 +74,12 @@ def _raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _spare_the_collector() -> None:
+    """What the imports made stays for ever; looking through it took 0.2 ms of processor time a call."""
+    gc.collect()
+    gc.freeze()
 
 
 def _serve(config: GatewayConfig) -> None:

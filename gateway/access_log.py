@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import time
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +13,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from contracts.tracing.context import TRACEPARENT
-from gateway.call import Call
+from gateway.call import Call, new_request_id
 from gateway.pipeline import Pipeline
 from ledger.keys import without_secrets
 
@@ -59,8 +57,7 @@ class AccessLog:
             await self._app(scope, receive, send_noted)
         finally:
             logger.info("%s", _line(scope, call, first_byte_s))
-            # A cancelled request is settled too; it must not be cut by the same cancel.
-            await asyncio.shield(self._pipeline.end(call))
+            await self._pipeline.end(call)
 
 
 def _headers(call: Call) -> Iterator[tuple[bytes, bytes]]:
@@ -78,7 +75,7 @@ def _request_id(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == REQUEST_ID_HEADER and _GOOD_ID.fullmatch(value):
             return without_secrets(str(value, "ascii"))
-    return uuid.uuid4().hex
+    return new_request_id()
 
 
 def _line(scope: Scope, call: Call, first_byte_s: float | None) -> str:

@@ -5,6 +5,7 @@ It is filled in on the way and read once at the end, when its limits are settled
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass, field
 
@@ -15,6 +16,11 @@ from gateway.routing import Target
 from gateway.tracing import Attempt, CallTrace, untraced
 from ledger.calls import CallRow, Door, Operation, Outcome
 from ledger.keys import without_secrets
+
+
+def new_request_id() -> str:
+    """A name, no secret: 128 random bits, without a system call for each."""
+    return f"{random.getrandbits(128):032x}"
 
 
 @dataclass
@@ -46,6 +52,8 @@ class Call:
     num_output_tokens: int | None = None
     first_text_s: float | None = None
     """Since `started_s`."""
+    runs_on: bool = False
+    """Its client left, and Triton can't be told: what it holds is given back when Triton has answered."""
     is_stream: bool = False
     is_shadow: bool = False
     trace: CallTrace = field(default_factory=untraced)

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 
 from contracts.tracing.context import TRACEPARENT, TRACESTATE
 from gateway.authentication import KEY_HEADER, require
-from gateway.balancing import Outcome
-from gateway.call import Call
+from gateway.call import Call, new_request_id
 from gateway.errors import ClientGone, GatewayError, InternalError, from_triton
 from gateway.grpc_rpcs import METHODS, SERVICE, Kind, kind_of
 from gateway.grpc_stream import Connection, ProxiedStream, code_of, fail, refuse, traced_by
 from gateway.grpc_wire import read_request, with_model
 from gateway.pipeline import Pipeline
-from gateway.upstreams import Lease, Upstreams, is_unreachable
+from gateway.upstreams import Lease, Upstreams
 
 logger = logging.getLogger("gateway")
 
@@ -39,6 +37,13 @@ _HOP_BY_HOP = ("grpc-", ":", "te", "user-agent", "content-type", "triton-grpc-pr
 Metadata = Sequence[tuple[str, str | bytes]]
 
 
+class Answer(NamedTuple):
+    """Of a unary RPC."""
+
+    message: bytes
+    trailer: Metadata
+
+
 class GrpcDoor(grpc.GenericRpcHandler):
     """Give it to `server.add_generic_rpc_handlers`."""
 
@@ -48,11 +53,12 @@ class GrpcDoor(grpc.GenericRpcHandler):
         self._upstreams = upstreams
         self._extra = tuple(extra)
         self._kept: set[asyncio.Future[Any]] = set()
+        self._handlers = {f"/{SERVICE}/{method}": self._handler(method) for method in METHODS}
 
     def service(self, handler_call_details: Any) -> Any:
-        service, _, method = handler_call_details.method.lstrip("/").partition("/")
-        if service != SERVICE or method not in METHODS:
-            return None
+        return self._handlers.get(handler_call_details.method)
+
+    def _handler(self, method: str) -> Any:
         kind = kind_of(method)
         if method == "ModelStreamInfer":
             return grpc.stream_stream_rpc_method_handler(self._stream)
@@ -71,37 +77,46 @@ class GrpcDoor(grpc.GenericRpcHandler):
 
     async def _pass_on(self, method: str, kind: Kind | None, request: bytes, context: Any) -> bytes:
         """Everything that infers nothing."""
-        headers = _headers(context)
+        given = context.invocation_metadata() or ()
+        headers = _headers(given)
         call = Call(_request_id(headers), "grpc")
         try:
             if kind is not Kind.HEALTH:
                 self._pipeline.authenticate(call, headers)
                 require(call.principal, "admin" if kind is Kind.MANAGE else "infer")
-            return await self._unary(method, request, context, self._upstreams.pick())
+            answer = await self._unary(method, request, self._metadata(given), self._upstreams.pick(), call)
         except GatewayError as exc:
             return await refuse(context, exc)
+        except grpc.aio.AioRpcError as exc:
+            return await _abort(context, exc)
+        return _with_trailer(answer, context)
 
     async def _infer(self, request: bytes, context: Any) -> bytes:
-        headers = _headers(context)
+        given = context.invocation_metadata() or ()
+        headers = _headers(given)
         call = Call(_request_id(headers), "grpc", operation="infer")
         try:
             request = await self._begun(call, headers, request)
-            return await self._ask(call, headers.get(SESSION_KEY), request, context)
+            return _with_trailer(
+                await self._ask(call, headers.get(SESSION_KEY), request, self._metadata(given)), context
+            )
         except GatewayError as exc:
             fail(call, exc)
             return await refuse(context, exc)
         except grpc.aio.AioRpcError as exc:
             code = code_of(exc)
             fail(call, from_triton(exc.details() or "", code), code)
-            await context.abort(code, exc.details() or "", exc.trailing_metadata() or ())
-            raise AssertionError("abort raises") from exc
+            return await _abort(context, exc)
         except asyncio.CancelledError:
             fail(call, ClientGone("the client left"), grpc.StatusCode.CANCELLED)
             raise
         except Exception as exc:
             return await refuse(context, _unforeseen(call, exc))
         finally:
-            await asyncio.shield(self._pipeline.end(call))
+            # The row is written when the answer is on its way: nobody waits for it.
+            asyncio.get_running_loop().call_soon(self._pipeline.log, call)
+            if not call.runs_on:
+                await self._pipeline.settle(call)
 
     async def _begun(self, call: Call, headers: Mapping[str, str], request: bytes) -> bytes:
         """The request as it goes to Triton. Raises GatewayError."""
@@ -116,7 +131,7 @@ class GrpcDoor(grpc.GenericRpcHandler):
         await self._pipeline.admit(call, 0, None)
         return request if target.model == head.model_name else with_model(request, target.model)
 
-    async def _ask(self, call: Call, session: str | None, request: bytes, context: Any) -> bytes:
+    async def _ask(self, call: Call, session: str | None, request: bytes, metadata: Metadata) -> Answer:
         """At another endpoint when one can't be reached. Raises AioRpcError."""
         tried: set[str] = set()
         while True:
@@ -125,9 +140,11 @@ class GrpcDoor(grpc.GenericRpcHandler):
             attempt = call.begin_at(lease.endpoint)
             traced = traced_by(request, attempt.traceparent)
             try:
-                reply = await self._unary("ModelInfer", traced, context, lease, attempt.traceparent)
+                answer = await self._unary(
+                    "ModelInfer", traced, _traced(metadata, attempt.traceparent), lease, call
+                )
                 attempt.end()
-                return reply
+                return answer
             except grpc.aio.AioRpcError as exc:
                 error = from_triton(exc.details() or "", exc.code())
                 attempt.end(error)
@@ -136,41 +153,55 @@ class GrpcDoor(grpc.GenericRpcHandler):
                 call.try_again(error)
 
     async def _unary(
-        self, method: str, request: bytes, context: Any, lease: Lease, traceparent: str = ""
-    ) -> bytes:
-        """Runs to its end at Triton whatever the client does. Raises AioRpcError."""
-        channel = lease.triton.channel()
-        call = channel.unary_unary(f"/{SERVICE}/{method}")(
-            request, metadata=self._metadata(context, traceparent)
-        )
-        running = asyncio.ensure_future(_awaited(call))
-        running.add_done_callback(lambda done: lease.done(_outcome(done)))
-        self._keep(running)
+        self, method: str, request: bytes, metadata: Metadata, lease: Lease, call: Call
+    ) -> Answer:
+        """Runs to its end at Triton whatever the client does, and keeps its places so long. Raises AioRpcError."""
+        rpc = lease.triton.unary(f"/{SERVICE}/{method}")(request, metadata=metadata)
+        ended = asyncio.get_running_loop().create_future()
+        # Who awaits the RPC itself hands a cancel on to it, and a task with a shield takes four turns of the loop.
+        rpc.add_done_callback(lambda _: _wake(ended))
         try:
-            reply: bytes = await asyncio.shield(running)
+            await ended
+        except asyncio.CancelledError:
+            call.runs_on = True
+            self._keep(asyncio.ensure_future(self._run_on(rpc, lease, call)))
+            raise
+        try:
+            answer = Answer(await rpc, _plain(await rpc.trailing_metadata()))
         except grpc.aio.AioRpcError as exc:
-            if method == "ModelInfer":
-                raise
-            await context.abort(code_of(exc), exc.details() or "", exc.trailing_metadata() or ())
-            raise AssertionError("abort raises") from exc
-        context.set_trailing_metadata(_plain(await call.trailing_metadata()))
-        return reply
+            lease.failed(from_triton(exc.details() or "", exc.code()))
+            raise
+        lease.done()
+        return answer
+
+    async def _run_on(self, rpc: Any, lease: Lease, call: Call) -> None:
+        """Nobody waits for it any more."""
+        try:
+            await rpc
+        except grpc.aio.AioRpcError as exc:
+            lease.failed(from_triton(exc.details() or "", exc.code()))
+        finally:
+            lease.done()
+            await self._pipeline.settle(call)
 
     async def _stream(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """One stream to Triton for each of a client's."""
-        headers = _headers(context)
+        given = context.invocation_metadata() or ()
+        headers = _headers(given)
         try:
             self._pipeline.authenticate(Call(_request_id(headers), "grpc"), headers)
         except GatewayError as exc:
             await refuse(context, exc)
+        metadata = self._metadata(given)
         tried: set[str] = set()
 
         def connect(call: Call) -> Connection:
             lease = self._upstreams.pick(session=headers.get(SESSION_KEY), avoid=tried)
             attempt = call.begin_at(lease.endpoint)
             method = lease.triton.channel().stream_stream(f"/{SERVICE}/ModelStreamInfer")
-            stream = method(metadata=self._metadata(context, attempt.traceparent))
-            return Connection(stream, lease, attempt.traceparent)
+            return Connection(
+                method(metadata=_traced(metadata, attempt.traceparent)), lease, attempt.traceparent
+            )
 
         def may_retry(error: GatewayError, lost: Connection) -> bool:
             tried.add(lost.lease.endpoint)
@@ -188,7 +219,7 @@ class GrpcDoor(grpc.GenericRpcHandler):
                 raise
             except asyncio.CancelledError:
                 fail(call, ClientGone("the client left before its request went to Triton"))
-                await asyncio.shield(self._pipeline.end(call))
+                await self._pipeline.end(call)
                 raise
             except Exception as exc:
                 error = _unforeseen(call, exc)
@@ -200,15 +231,10 @@ class GrpcDoor(grpc.GenericRpcHandler):
         finally:
             self._keep(asyncio.ensure_future(stream.close()))
 
-    def _metadata(self, context: Any, traceparent: str = "") -> Metadata:
+    def _metadata(self, given: Metadata) -> Metadata:
         """The client's, less what is ours or of this connection only, and what opens Triton to us."""
-        given = [
-            (key, value)
-            for key, value in context.invocation_metadata() or ()
-            if key not in _OURS and not key.startswith(_HOP_BY_HOP)
-        ]
-        traced = [(TRACEPARENT, traceparent)] if traceparent else []
-        return (*given, *traced, *self._extra)
+        passed = [each for each in given if each[0] not in _OURS and not each[0].startswith(_HOP_BY_HOP)]
+        return (*passed, *self._extra)
 
     def _keep(self, call: asyncio.Future[Any]) -> None:
         self._kept.add(call)
@@ -220,18 +246,25 @@ class GrpcDoor(grpc.GenericRpcHandler):
             call.exception()  # fetched, so that asyncio does not complain about calls nobody waits for
 
 
-def _outcome(done: asyncio.Future[Any]) -> Outcome:
-    if done.cancelled():
-        return Outcome.UNKNOWN
-    exc = done.exception()
-    if isinstance(exc, grpc.aio.AioRpcError):
-        is_lost = is_unreachable(from_triton(exc.details() or "", exc.code()))
-        return Outcome.UNREACHABLE if is_lost else Outcome.ANSWERED
-    return Outcome.ANSWERED
+def _traced(metadata: Metadata, traceparent: str) -> Metadata:
+    return (*metadata, (TRACEPARENT, traceparent)) if traceparent else metadata
 
 
-async def _awaited(call: Any) -> Any:
-    return await call
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+def _with_trailer(answer: Answer, context: Any) -> bytes:
+    if answer.trailer:
+        context.set_trailing_metadata(answer.trailer)
+    return answer.message
+
+
+async def _abort(context: Any, exc: grpc.aio.AioRpcError) -> NoReturn:
+    """As Triton said it."""
+    await context.abort(code_of(exc), exc.details() or "", exc.trailing_metadata() or ())
+    raise AssertionError("abort raises") from exc
 
 
 def _unforeseen(call: Call, exc: Exception) -> GatewayError:
@@ -242,12 +275,12 @@ def _unforeseen(call: Call, exc: Exception) -> GatewayError:
     return error
 
 
-def _headers(context: Any) -> dict[str, str]:
-    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+def _headers(given: Metadata) -> dict[str, str]:
+    return {key: value for key, value in given if isinstance(value, str)}
 
 
 def _request_id(headers: Mapping[str, str]) -> str:
-    return headers.get(REQUEST_ID_KEY, "")[:MAX_ID_CHARS] or uuid.uuid4().hex
+    return headers.get(REQUEST_ID_KEY, "")[:MAX_ID_CHARS] or new_request_id()
 
 
 def _plain(metadata: Iterable[tuple[str, Any]] | None) -> Metadata:

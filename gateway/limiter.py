@@ -44,12 +44,17 @@ class Admission:
     headers: Mapping[str, str]
     max_output_tokens: int
     """The request's own, or less where a limit says so."""
-    _settle: Callable[[int], Awaitable[None]]
+    _settle: Callable[[int], Awaitable[None]] | None = None
     _is_settled: bool = False
+
+    @property
+    def holds_something(self) -> bool:
+        """Else there is nothing to settle."""
+        return self._settle is not None
 
     async def settle(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """The tokens that it really used. A second call does nothing."""
-        if not self._is_settled:
+        if self._settle is not None and not self._is_settled:
             self._is_settled = True
             await self._settle(num_prompt_tokens + num_output_tokens)
 
@@ -86,11 +91,8 @@ class Limiter:
 
         Raises LimitExceeded, and LimitsUnavailable when Redis is gone and the gateway is to fail closed.
         """
-        holders = [
-            _Holder(f"key:{principal.key_id}", f"key {principal.key_id}", principal.limits),
-            _Holder(f"service:{service}", f"service {service!r}", self._service_limits(service)),
-        ]
-        holders = [holder for holder in holders if holder.limits != NO_LIMITS]
+        if not (holders := self._holders(principal, service)):
+            return Admission({}, max_output_tokens or 0)
         output = _allowed_output(holders, num_prompt_tokens, max_output_tokens)
         taken: list[_Taken] = []
         try:
@@ -104,7 +106,7 @@ class Limiter:
                     "the limits can't be checked now: their store does not answer; try again shortly"
                 ) from exc
             logger.warning("limits are not checked: %s", exc)
-            return Admission({}, output, _nothing)
+            return Admission({}, output)
         except BaseException:
             await self._give_back(taken, 0)
             raise
@@ -121,6 +123,15 @@ class Limiter:
         """Of one request, under the limits of its key and its service; None: no such limit."""
         both = (principal.limits.max_context_tokens, self._service_limits(service).max_context_tokens)
         return min((limit for limit in both if limit is not None), default=None)
+
+    def _holders(self, principal: Principal, service: str) -> list[_Holder]:
+        """Those that limit anything."""
+        holders = []
+        if principal.limits != NO_LIMITS:
+            holders.append(_Holder(f"key:{principal.key_id}", f"key {principal.key_id}", principal.limits))
+        if (limits := self._service_limits(service)) != NO_LIMITS:
+            holders.append(_Holder(f"service:{service}", f"service {service!r}", limits))
+        return holders
 
     async def _take(self, taken: _Taken, num_tokens: int) -> None:
         """Requests come last: of a moving window nothing can be given back."""
@@ -222,7 +233,3 @@ def _window_headers(found: Mapping[str, Left]) -> dict[str, str]:
         headers[f"x-ratelimit-remaining-{kind}"] = str(left.remaining)
         headers[f"x-ratelimit-reset-{kind}"] = f"{math.ceil(left.reset_s)}s"
     return headers
-
-
-async def _nothing(num_tokens: int) -> None:
-    """Nothing was taken, so nothing is settled."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +12,7 @@ from typing import Protocol
 from gateway.authentication import Authenticator, require
 from gateway.call import Call
 from gateway.errors import ModelNotFound, shown
-from gateway.limiter import Limiter
+from gateway.limiter import Admission, Limiter
 from gateway.route_table import RouteTable
 from gateway.routing import Target
 from gateway.saturation import WaitingRoom
@@ -114,7 +115,12 @@ class Pipeline:
         return call.admission.max_output_tokens
 
     async def end(self, call: Call) -> None:
-        """However it ended. Never raises: the client has its answer."""
+        """However it ended. Raises nothing of its own: the client has its answer."""
+        self.log(call)
+        await self.settle(call)
+
+    def log(self, call: Call) -> None:
+        """Its rows, its spans; it is not among the calls in flight any more."""
         if self._watcher is not None:
             self._watcher.end(call)
         ended_s = time.monotonic()
@@ -122,14 +128,20 @@ class Pipeline:
         row = call.row(ended_s - call.started_s)
         for each in [*call.earlier, *([row] if row is not None else [])]:
             self._log(replace(each, trace_id=call.trace_id) if each.trace_id != call.trace_id else each)
-        if call.admission is not None:
-            used = call.num_output_tokens or 0
-            # What never reached Triton used nothing.
-            prompt = call.num_prompt_tokens or 0 if call.error is None or used or call.endpoint else 0
-            try:
-                await call.admission.settle(prompt, used)
-            except Exception:
-                logger.exception("request %s: its limits are not settled", call.request_id)
+
+    async def settle(self, call: Call) -> None:
+        """Its limits, to the end also when a cancel comes meanwhile; without a task where nothing is held."""
+        if call.admission is not None and call.admission.holds_something:
+            await asyncio.shield(self._settle(call, call.admission))
+
+    async def _settle(self, call: Call, admission: Admission) -> None:
+        used = call.num_output_tokens or 0
+        # What never reached Triton used nothing.
+        prompt = call.num_prompt_tokens or 0 if call.error is None or used or call.endpoint else 0
+        try:
+            await admission.settle(prompt, used)
+        except Exception:
+            logger.exception("request %s: its limits are not settled", call.request_id)
 
     def _trace(self, call: Call, ended_s: float) -> None:
         if call.operation is None:

@@ -84,8 +84,10 @@ class RouteTable:
 
     def is_saturated(self, service: str) -> bool:
         """Do all models among which the service is split have too much to do?"""
-        versions = [version for version in self._routes.of(service).versions if version.percent > 0]
-        return all(self._is_saturated(version.model_name) for version in versions)
+        for version in self._routes.of(service).versions:
+            if version.percent > 0 and not self._is_saturated(version.model_name):
+                return False
+        return True
 
     def choose(
         self, service: str, *, tenant: str, session: str, is_sticky: bool, num_prompt_tokens: int

@@ -71,6 +71,8 @@ def _version(name: str, versions: Sequence[Version], session: str, kept: str | N
     for version in versions:
         if version.name == kept and version.percent > 0:
             return version
+    if len(versions) == 1:
+        return versions[0]
     at, end = position(name, session), 0.0
     for version in versions:
         end += version.percent

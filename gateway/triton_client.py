@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -108,6 +108,7 @@ class TritonClient:
             for index in range(num_channels)
         ]
         self._turns = itertools.cycle(self._channels)
+        self._unary_by_path: dict[str, Iterator[Any]] = {}
         stubs = [service_pb2_grpc.GRPCInferenceServiceStub(channel) for channel in self._channels]
         self._stubs = itertools.cycle(stubs)
         self._kept_calls: set[asyncio.Future[Any]] = set()
@@ -115,6 +116,12 @@ class TritonClient:
     def channel(self) -> Any:
         """One of its connections, in turn, for messages that pass as bytes."""
         return next(self._turns)
+
+    def unary(self, path: str) -> Any:
+        """The unary RPC of that path over one of its connections, in turn; bytes in, bytes out."""
+        if path not in self._unary_by_path:
+            self._unary_by_path[path] = itertools.cycle([each.unary_unary(path) for each in self._channels])
+        return next(self._unary_by_path[path])
 
     async def generate(self, call: GenerateCall, traceparent: str = "") -> AsyncGenerator[GenerateReply]:
         """Yields replies until the final one. Raises GatewayError; a stream that ends early is UpstreamFailed.

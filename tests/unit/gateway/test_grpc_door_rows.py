@@ -16,6 +16,7 @@ from gateway.grpc_door import MAX_ID_CHARS, GrpcDoor
 from gateway.limit_counters import Counters
 from gateway.limiter import Limiter
 from gateway.pipeline import Pipeline
+from gateway.principal import NO_LIMITS, Limits
 from gateway.route_table import RouteTable
 from ledger.calls import CallRow
 
@@ -52,6 +53,25 @@ class FakeUpstream:
         return False
 
 
+class FakeRpc:
+    """A unary call that is answered when its test says so."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def __call__(self, request: bytes, metadata: object) -> FakeRpc:
+        return self
+
+    def add_done_callback(self, callback: Any) -> None:
+        self.reply.add_done_callback(callback)
+
+    def __await__(self) -> Any:
+        return self.reply.__await__()
+
+    async def trailing_metadata(self) -> tuple[()]:
+        return ()
+
+
 class FakeUpstreams:
     """One Triton, and the lease of it."""
 
@@ -59,6 +79,11 @@ class FakeUpstreams:
 
     def __init__(self, stream: FakeUpstream) -> None:
         self.stream = stream
+        self.rpc: FakeRpc | None = None
+
+    def unary(self, path: str) -> FakeRpc:
+        self.rpc = FakeRpc()
+        return self.rpc
 
     @property
     def triton(self) -> FakeUpstreams:
@@ -92,14 +117,18 @@ class FakeContext:
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = NO_LIMITS) -> None:
         self.rows: list[CallRow] = []
         self.upstream = FakeUpstream()
         self.context = FakeContext()
+        self.upstreams = FakeUpstreams(self.upstream)
         self.pipeline = Pipeline(
-            Authenticator(None), Limiter(Counters.in_memory()), RouteTable(["chat"]), self.rows.append
+            Authenticator(None),
+            Limiter(Counters.in_memory(), lambda service: limits),
+            RouteTable(["chat"]),
+            self.rows.append,
         )
-        self.door = GrpcDoor(self.pipeline, FakeUpstreams(self.upstream))  # type: ignore[arg-type]
+        self.door = GrpcDoor(self.pipeline, self.upstreams)  # type: ignore[arg-type]
 
     def stream(self, *ids: str) -> asyncio.Task[None]:
         async def requests() -> AsyncIterator[bytes]:
@@ -163,6 +192,7 @@ async def test_a_defect_in_a_unary_call_is_no_success(monkeypatch: pytest.Monkey
     request = pb.ModelInferRequest(model_name="chat").SerializeToString()
     with pytest.raises(grpc.aio.AbortError, match="the gateway failed"):
         await rig.door._infer(request, rig.context)
+    await settled(rig.rows, 1)
     assert [(row.outcome, row.status) for row in rig.rows] == [("error", grpc.StatusCode.INTERNAL.value[0])]
 
 
@@ -193,3 +223,26 @@ async def test_an_id_of_megabytes_is_cut_in_the_log_and_whole_on_the_wire() -> N
     assert rig.rows[0].request_id == "x" * MAX_ID_CHARS
     stream.cancel()
     await asyncio.gather(stream, return_exceptions=True)
+
+
+async def test_a_unary_call_that_its_client_left_keeps_its_slot_while_triton_works_on() -> None:
+    """Triton can't be told of a cancel (fact 12): with the slot free at once, a client that cancels and asks again
+    had as many calls at work in Triton as it liked."""
+    rig = Rig(Limits(concurrent=1))
+    request = pb.ModelInferRequest(model_name="chat").SerializeToString()
+    asked = asyncio.create_task(rig.door._infer(request, rig.context))
+    async with asyncio.timeout(5):
+        while rig.upstreams.rpc is None:  # noqa: ASYNC110 - it is no event
+            await asyncio.sleep(0)
+    asked.cancel()
+    await asyncio.gather(asked, return_exceptions=True)
+    await settled(rig.rows, 1)
+    assert rig.rows[0].outcome == "cancelled"
+    with pytest.raises(grpc.aio.AbortError, match="1 requests run at a time"):
+        await rig.door._infer(request, rig.context)
+    rig.upstreams.rpc.reply.set_result(b"late")
+    await rig.door.close()
+    again = asyncio.create_task(rig.door._infer(request, rig.context))
+    await asyncio.sleep(0.01)
+    rig.upstreams.rpc.reply.set_result(b"answer")
+    assert await again == b"answer"
