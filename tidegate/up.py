@@ -1,7 +1,7 @@
 """`tidegate up`: telemetry, node, Triton with its models, gateway, scaler; until a signal, or until one dies.
 
 Stops in reverse order, each drained. The node is started again when it dies (`node_process`), as Triton's stubs can
-join the next one, and so is the scaler (`scaler_process`); a stack that lost another process ends with the reason.
+join the next one, and so are gateway and scaler (`scaler_process`); a stack that lost Triton ends with the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from telemetry.store import STORE_NAME
 from tidegate import ports, processes, repository, run_dir, triton_install
 from tidegate.console import ConsoleProgress
 from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
-from tidegate.launch_errors import LaunchError, ProcessFailed, SettingsInvalid
+from tidegate.kept_process import KeptProcess
+from tidegate.launch_errors import LaunchError, SettingsInvalid
 from tidegate.load_progress import showing
 from tidegate.node_process import NodeProcess
 from tidegate.processes import Child
@@ -170,7 +171,7 @@ class Launcher:
         self._telemetry: TelemetryProcess | None = None
         self._node: NodeProcess | None = None
         self._triton: TritonServer | None = None
-        self._gateway: Child | None = None
+        self._gateway: KeptProcess | None = None
         self._scaler: ScalerProcess | None = None
 
     async def start(self) -> Stack:
@@ -202,8 +203,13 @@ class Launcher:
             await self._telemetry.first_ready()
         await self._start_triton(paths, env)
         if settings.with_gateway:
-            self._gateway = self._spawn("gateway", "gateway", self._gateway_config(models))
-            await self._wait_ready(self._gateway)
+            self._gateway = KeptProcess(
+                spawn=lambda: self._spawn("gateway", "gateway", self._gateway_config(models)),
+                wait_ready=self._wait_ready,
+                on_ready=self._rewrite_stack,
+                say=self._say,
+            )
+            await self._gateway.first_ready()
         if settings.with_scaler:
             self._say(f"scaler: {policy_text(settings.policy, self._scaler_state_dir)}")
             self._scaler = ScalerProcess(
@@ -415,7 +421,7 @@ class Launcher:
         return stack
 
     def _rewrite_stack(self) -> None:
-        """The node has another pid now."""
+        """One of them has another pid now."""
         if self._stack_path.exists():
             self._write_stack(*self._started)
 
@@ -436,7 +442,8 @@ class Launcher:
         triton = self._triton.child if self._triton else None
         scaler = self._scaler.child if self._scaler else None
         telemetry = self._telemetry.child if self._telemetry else None
-        started = (telemetry, node, triton, self._gateway, scaler)
+        gateway = self._gateway.child if self._gateway else None
+        started = (telemetry, node, triton, gateway, scaler)
         return [child for child in started if child is not None]
 
     async def watch(self) -> None:
@@ -448,8 +455,8 @@ class Launcher:
                 self._node.watch()
             if self._triton:
                 self._triton.watch()
-            if self._gateway and self._gateway.exit_code is not None:
-                raise ProcessFailed(processes.describe_exit(self._gateway))
+            if self._gateway:
+                self._gateway.watch()
             if self._scaler:
                 self._scaler.watch()
             await asyncio.sleep(WATCH_S)
@@ -478,7 +485,7 @@ class Launcher:
         if self._scaler and not await self._scaler.stop(timeout_s):
             self._say(f"scaler did not stop within {timeout_s:.0f} s and was killed")
         # Past its grace the gateway tells the streams that are left that they are cut: it needs a moment for that.
-        if self._gateway and not await processes.stop(self._gateway, timeout_s + LAST_WORDS_S):
+        if self._gateway and not await self._gateway.stop(timeout_s + LAST_WORDS_S):
             self._say(f"gateway did not stop within {timeout_s:.0f} s and was killed")
         if self._triton:
             await self._triton.stop(self._num_in_flight)

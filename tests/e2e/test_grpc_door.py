@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 import queue
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ from tritonclient.utils import InferenceServerException
 from ledger.keys import KeyStore
 from ledger.store import Store, sqlite_url
 from tests.e2e.plain_triton import write_decoupled_model
-from tests.e2e.support import launched, write_model
+from tests.e2e.support import Up, launched, write_model
 from tidegate.testing import free_ports
 
 pytestmark = pytest.mark.e2e
@@ -33,8 +36,8 @@ Door = tuple[str, dict[str, str]]
 
 
 @pytest.fixture(scope="module")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    """The address, and the header; API keys are on."""
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Up, Door]]:
+    """API keys are on."""
     folder: Path = tmp_path_factory.mktemp("door")
     write_model(folder / "repository", "echo")
     write_decoupled_model(folder / "repository", "repeat")
@@ -53,7 +56,13 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
         requires_keys="1",
     ) as up:
         up.wait_ready()
-        yield f"127.0.0.1:{grpc}", {"authorization": f"Bearer {key}"}
+        yield up, (f"127.0.0.1:{grpc}", {"authorization": f"Bearer {key}"})
+
+
+@pytest.fixture(scope="module")
+def door(front: tuple[Up, Door]) -> Door:
+    """The address, and the header."""
+    return front[1]
 
 
 def inputs_of(value: float, shape: list[int]) -> list[grpcclient.InferInput]:
@@ -145,3 +154,26 @@ def test_without_the_header_nobody_is_served(door: Door) -> None:
     with pytest.raises(InferenceServerException, match="UNAUTHENTICATED"):
         client.infer(model_name="echo", inputs=inputs_of(7.0, [1, 1]))
     client.close()
+
+
+def test_a_gateway_that_is_killed_is_there_again_and_triton_is_the_same(front: tuple[Up, Door]) -> None:
+    """kill -9: the whole stack ended with it. The same client, on the same channel, is served again."""
+    up, (address, headers) = front
+    client = grpcclient.InferenceServerClient(url=address)
+    client.infer(model_name="echo", inputs=inputs_of(7.0, [1, 1]), headers=headers)
+    before = up.wait_ready().pids
+    os.kill(before["gateway"], signal.SIGKILL)
+    deadline_s = time.monotonic() + 60
+    while up.wait_ready().pids["gateway"] == before["gateway"]:
+        assert time.monotonic() < deadline_s, up.output
+        time.sleep(0.05)
+    while True:
+        try:
+            client.infer(model_name="echo", inputs=inputs_of(7.0, [1, 1]), headers=headers)
+            break
+        except InferenceServerException:  # gRPC pauses before it connects again
+            assert time.monotonic() < deadline_s, up.output
+            time.sleep(0.1)
+    client.close()
+    assert up.wait_ready().pids["tritonserver"] == before["tritonserver"]
+    assert f"gateway (pid {before['gateway']}) ended with signal SIGKILL" in up.output

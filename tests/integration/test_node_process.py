@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tidegate import processes, restarts
+from tidegate.kept_process import EXIT_CONFIG
 from tidegate.launch_errors import ProcessFailed
-from tidegate.node_process import EXIT_CONFIG, NodeProcess
+from tidegate.node_process import NodeProcess
 
 pytestmark = pytest.mark.integration
 
