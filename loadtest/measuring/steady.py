@@ -165,7 +165,7 @@ def _in_words(trend: Trend) -> str:
     if slope.span_needed_s > MANY_TIMES * span_s:
         return (
             f"{trend.name} wandered: {slope.points} bins over {span_s:.0f} s, each like the one before "
-            f"(correlation {slope.correlation:.2f}), cannot tell a drift from chance; a run many times as long might"
+            f"({slope.correlation:.2f} correlated), cannot tell drift from chance; a run many times as long might"
         )
     return (
         f"{trend.name}: {slope.points} bins over {span_s:.0f} s cannot tell; a drift of "
