@@ -27,6 +27,7 @@ from tidegate.commands import (
     scaler,
     simulate,
     status,
+    top,
     trace,
     up,
 )
@@ -96,6 +97,7 @@ app.add_typer(rollout.app, name="rollout", rich_help_panel=SERVE)
 app.command(rich_help_panel=TALK)(chat.chat)
 app.command(rich_help_panel=LOOK)(doctor.doctor)
 app.command(rich_help_panel=LOOK)(status.status)
+app.command(rich_help_panel=LOOK)(top.top)
 app.add_typer(calls.app, name="calls", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(trace.trace)
 app.add_typer(pool.app, name="pool", rich_help_panel=LOOK)

@@ -53,13 +53,20 @@ def scaler_row(status: Any) -> dict[str, Any]:
         "floors": [f"{floor.num_instances}: {floor.reason}" for floor in status.floors],
         "forecast": status.forecast,
         "last_error": status.last_error,
-        "decision": status.decision.reason if status.HasField("decision") else "",
+        "decision": words_of(status.decision) if status.HasField("decision") else "",
     }
 
 
 def reading(one: Any) -> float | None:
     """A Reading of contracts/scaler.proto; what is stale or missing is not known, and a ratio of nothing is 0."""
     return float(one.value) if one.quality in ("good", "idle") else None
+
+
+def words_of(decision: Any) -> str:
+    """The reason without "chat 2→3: " at its front, which stands beside it."""
+    head, colon, rest = decision.reason.partition(": ")
+    words: str = rest if colon and head.startswith(f"{decision.model} ") else decision.reason
+    return words
 
 
 def decision_row(one: Any) -> dict[str, Any]:
@@ -70,7 +77,7 @@ def decision_row(one: Any) -> dict[str, Any]:
         "wanted": one.wanted,
         "direction": one.direction,
         "cause": one.cause,
-        "reason": one.reason,
+        "reason": words_of(one),
         "trouble": one.trouble,
     }
 

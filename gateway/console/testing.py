@@ -32,7 +32,7 @@ class FakeScaler(scaler_pb2_grpc.ScalerServicer):
             wanted=wanted,
             direction="out" if wanted > before else "in",
             cause="pressure",
-            reason=reason,
+            reason=f"chat {before}→{wanted}: {reason}",
         )
         self._decisions.append(decision)
         for watcher in self._watchers:
