@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from loadtest.measuring.slopes import NEGLIGIBLE
 from loadtest.measuring.steady import MANY_TIMES
 from loadtest.verdict import Judgement, Row, Verdict
 
+GENERATORS_OWN = ("dispatch_delay", "not_sent")
 NO_REQUESTS = "no data: no request of this metric and scope was due in the window"
 
 
@@ -31,6 +33,16 @@ def judge(expressions: Sequence[Expression], measured: Measured, facts: RunFacts
 
 
 def judge_line(line: Expression, measured: Measured) -> Row:
+    """A generator that broke its line accuses nobody: INVALID, where the server's would be FAIL."""
+    row = _judged(line, measured)
+    if line.metric.name in GENERATORS_OWN and row.verdict is Verdict.FAIL:
+        return replace(
+            row, verdict=Verdict.INVALID, why=f"{row.why}; this is the generator's, not the server's"
+        )
+    return row
+
+
+def _judged(line: Expression, measured: Measured) -> Row:
     match line.metric.kind:
         case Kind.REQUEST if line.p is not None:
             return _percentile(line, line.p, measured)

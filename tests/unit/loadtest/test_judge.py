@@ -159,6 +159,14 @@ def test_a_late_generator_is_no_verdict_on_the_server():
     assert row.value == pytest.approx(0.02)
 
 
+def test_a_line_that_the_generator_broke_accuses_nobody():
+    """All were sent 2 ms late, and the plan wants 1 ms: INVALID, not FAIL."""
+    rows = [replace(row, t_sent_s=row.t_sent_s + 0.002) for row in even_run()]
+    row = row_of(judged(rows, "dispatch_delay p99 < 1ms"), "dispatch_delay p99 < 1ms")
+    assert row.verdict is Verdict.INVALID
+    assert "the generator's, not the server's" in row.why
+
+
 def built_in(
     rows: list[Request], facts: RunFacts | None = None, window: Window | None = None
 ) -> dict[str, Verdict]:

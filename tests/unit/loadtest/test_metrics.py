@@ -228,8 +228,10 @@ def test_every_metric_can_be_asked_for():
 
 
 def test_a_stall_is_felt_by_everyone_who_was_due_in_it():
-    """20 a second for 10 s, 7 ms each, and a stall of 2 s: p90 is 1,007 ms and p95 1,507 ms, in closed form. Locust's
-    `constant_throughput` reported a p95 of 9 ms of the same stall, because its users waited with the server."""
+    """20 a second for 10 s, 7 ms each, a stall of 2 s: p90 is 1,007 ms and p95 1,507 ms, in closed form.
+
+    Locust's `constant_throughput` said 9 ms for that p95, because its users waited with the server.
+    """
     rows = []
     for i in range(200):
         due_s = i / 20

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtest.measuring.bands import band
 from loadtest.measuring.quantiles import SampleQuantiles
 from loadtest.measuring.sample_sizes import interval_ranks, is_refuted, n_effective, n_needed
 from loadtest.measuring.samples import Samples
@@ -93,13 +92,3 @@ def test_a_handful_of_requests_can_refute_what_they_can_never_prove():
     """Three of three beyond a p99 are no chance; one of three may be."""
     assert is_refuted(3, 3, 0.99, 0.99)
     assert not is_refuted(3, 1, 0.99, 0.99)
-
-
-def test_a_band_ends_where_the_samples_do():
-    """300 samples carry p99 and not p99.9; failed requests end it earlier still."""
-    values = np.random.default_rng(1).exponential(1.0, 300)
-    whole = band(samples_of(values))
-    assert 0.98 < whole.p[-1] <= 0.991
-    assert (whole.low[whole.low > 0] <= whole.value[whole.low > 0]).all()
-    values[:30] = np.inf
-    assert np.isnan(band(samples_of(values)).value[-1])
