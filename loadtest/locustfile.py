@@ -15,12 +15,14 @@ from loadtest.planning.users import GenerateUser as Generate
 from loadtest.planning.users import TensorUser as Tensors
 from loadtest.planning.users import Turns
 from loadtest.shell.options import add_arguments, follow
-from loadtest.shell.users import AskingUser, close_desk, open_desk
+from loadtest.shell.users import AskingUser, close_desk, make_desk, open_desk
 
 events.init_command_line_parser.add_listener(add_arguments)
 events.init.add_listener(lambda environment, **_: follow(environment))
+events.init.add_listener(make_desk)
 events.test_start.add_listener(open_desk)
 events.test_stop.add_listener(close_desk)
+events.quitting.add_listener(close_desk)
 
 FEW_WORDS = Lognormal(kind="lognormal", median=20, sigma=0.5, max=100)
 AN_ANSWER = Lognormal(kind="lognormal", median=24, sigma=0.4, max=96)

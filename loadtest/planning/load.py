@@ -83,7 +83,7 @@ class Day(Strict):
     trough_per_s: Rate
     peak_per_s: PositiveRate
     duration_s: Span
-    peak_at: Annotated[float, Field(gt=0, lt=1)] = 0.6
+    peak_at: Annotated[float, Field(ge=0.01, le=0.99)] = 0.6
     """Share of the duration; 0.6 of a day is 14:24."""
 
     @model_validator(mode="after")

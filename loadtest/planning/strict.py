@@ -14,7 +14,7 @@ KIND = "kind"
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def findings(error: ValidationError, raw: Any, schema: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ import time
 
 import msgspec
 
+from loadtest.generating import kserve_grpc, openai_http  # noqa: F401 - loaded before a test begins, not in it
 from loadtest.generating.calling import Caller
 from loadtest.generating.messages import Row
 from loadtest.generating.process import senders
@@ -42,12 +43,14 @@ async def _run(pipe: int) -> None:
     reader = asyncio.StreamReader(limit=_LINE_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     up, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(pipe, "wb"))
-    opened = msgspec.json.decode(await reader.readline(), type=Open)
+    up.write(line_of(Ready()))
+    if not (line := await reader.readline()):
+        return  # Locust has stopped before a test began
+    opened = msgspec.json.decode(line, type=Open)
     asked: set[asyncio.Task[None]] = set()
     t0_s = time.monotonic()
     async with senders(opened.target) as made:
         caller = Caller(made, _Teller(up), opened.timeout_s, math.inf)
-        up.write(line_of(Ready()))
         while line := await reader.readline():
             ask = msgspec.json.decode(line, type=ToAsker)
             if isinstance(ask, Ask):

@@ -32,7 +32,8 @@ class Desk:
     `close` ends the child; users that wait by then are let go.
     """
 
-    def __init__(self, target: Target, environment: Any) -> None:
+    def __init__(self, environment: Any) -> None:
+        """Waits until the child has loaded what it needs: seconds, on a busy machine."""
         self._environment = environment
         self._numbers = itertools.count()
         self._waiting: dict[int, AsyncResult[None]] = {}
@@ -43,8 +44,11 @@ class Desk:
         )
         self._is_ready, self._is_closing, self._num_cut = Event(), False, 0
         self._reader = gevent.spawn(self._read)
-        self._write(Open(target, TIMEOUT_S))
         self._is_ready.wait(timeout=START_S)
+
+    def open(self, target: Target) -> None:
+        """Where calls go; once, and before the first `ask`."""
+        self._write(Open(target, TIMEOUT_S))
 
     def number(self) -> int:
         """Of the next call: it makes its texts."""

@@ -14,7 +14,7 @@ from loadtest.shell.desk import Desk
 from loadtest.shell.options import target_of
 
 _desk: Desk | None = None
-"""Of this process. Made when a test starts, so after Locust's `--processes` has forked."""
+"""Of this process: made after Locust's `--processes` has forked."""
 
 
 class AskingUser(User):
@@ -30,16 +30,24 @@ class AskingUser(User):
             _desk.ask(one_call(wants, 0, seed=os.getpid(), index=_desk.number()))
 
 
-def open_desk(environment: Any, **_: Any) -> None:
-    """Listens to `events.test_start`."""
+def make_desk(environment: Any, **_: Any) -> None:
+    """Listens to `events.init`: what the child loads is not of the run time."""
     global _desk
     sends_itself = not isinstance(environment.runner, MasterRunner)
     if sends_itself and any(issubclass(each, AskingUser) for each in environment.user_classes):
-        _desk = Desk(target_of(environment.host or "", environment.parsed_options), environment)
+        _desk = Desk(environment)
+
+
+def open_desk(environment: Any, **_: Any) -> None:
+    """Listens to `events.test_start`; only now Locust's web UI has said the host."""
+    if _desk is None:
+        make_desk(environment)
+    if _desk is not None:
+        _desk.open(target_of(environment.host or "", environment.parsed_options))
 
 
 def close_desk(**_: Any) -> None:
-    """Listens to `events.test_stop`."""
+    """Listens to `events.test_stop` and, when no test was run, to `events.quitting`."""
     global _desk
     if _desk is not None:
         _desk.close()

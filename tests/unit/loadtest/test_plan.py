@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
 import pytest
 
 from loadtest.judging.expression import parse_all
+from loadtest.planning import reference
 from loadtest.planning.plan import Plan, PlanError, load_plan, parse_plan
 from loadtest.planning.schedule import plan_schedule
 from tests.unit.loadtest.plans import CHAT, findings_of, held, plan_of
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "loadtest"
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = ROOT / "examples" / "loadtest"
 
 SMALL = """
 name: small
@@ -133,6 +136,20 @@ def test_a_plan_travels_to_another_process_whole():
     plan = parse_plan(SMALL, Path())
 
     assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301
+
+
+def test_the_page_of_keys_and_the_editors_schema_are_what_the_code_says():
+    """Made anew: `python -m loadtest.planning.reference markdown > docs/loadtest-plan.md`, `schema > ...json`."""
+    assert (ROOT / "docs" / "loadtest-plan.md").read_text() == reference.markdown() + "\n"
+    assert json.loads((EXAMPLES / "plan.schema.json").read_text()) == reference.schema()
+
+
+def test_the_editors_schema_takes_the_short_forms():
+    """A number for a length and for turns."""
+    chat = reference.schema()["$defs"]["ChatUser"]["properties"]
+
+    assert chat["output_tokens"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 1_000_000}
+    assert chat["turns"]["anyOf"][0] == {"type": "integer", "minimum": 1, "maximum": 200}
 
 
 def test_the_examples_are_plans():
