@@ -119,7 +119,9 @@ def allowed_range(schema: Mapping[str, Any]) -> str:
     if bounds is None:
         return ""
     whole = "a whole number " if bounds.get("type") == "integer" else ""
-    end = bounds["maximum"]
-    if "minimum" in bounds:
-        return f"{whole}from {bounds['minimum']:g} to {end:g}"
-    return f"{whole}above {bounds['exclusiveMinimum']:g} and at most {end:g}"
+    low = f"from {bounds['minimum']:g}" if "minimum" in bounds else f"above {bounds['exclusiveMinimum']:g}"
+    if "exclusiveMaximum" in bounds:
+        return f"{whole}{low} and below {bounds['exclusiveMaximum']:g}"
+    if "maximum" not in bounds:
+        return whole + low
+    return f"{whole}{low} {'to' if 'minimum' in bounds else 'and at most'} {bounds['maximum']:g}"

@@ -37,6 +37,8 @@ class PlanShape(LoadTestShape):
 
     def __init__(self, plan: Path, folder: Path | None) -> None:
         super().__init__()
+        # It would say two lines whenever a request begins or ends.
+        logging.getLogger("locust.runners").setLevel(logging.WARNING)
         self._plan = plan
         self._folder = folder
         self._child: subprocess.Popen[bytes] | None = None
@@ -58,7 +60,7 @@ class PlanShape(LoadTestShape):
         gevent.spawn(self._read, self._child)
 
     def tick(self) -> tuple[int, float] | None:
-        return None if self.is_over else (max(1, self._in_flight), 1000.0)
+        return None if self.is_over else (max(1, self._in_flight), 100.0)
 
     def stop(self) -> None:
         """Early: the child judges what there is, and is waited for."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contracts.checked_yaml import MAX_VALUES, load_yaml
+from contracts.checked_yaml import MAX_VALUES, allowed_range, load_yaml
 
 
 def test_aliases_to_aliases_are_not_written_out() -> None:
@@ -40,3 +40,19 @@ def test_an_empty_text_is_none() -> None:
     """0 bytes, or nothing but comments."""
     assert load_yaml("") is None
     assert load_yaml("# nothing\n") is None
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        ({"minimum": 0, "maximum": 1}, "from 0 to 1"),
+        ({"exclusiveMinimum": 0, "maximum": 1}, "above 0 and at most 1"),
+        ({"minimum": 0, "exclusiveMaximum": 1}, "from 0 and below 1"),
+        ({"minimum": 1, "type": "integer"}, "a whole number from 1"),
+        ({"anyOf": [{"minimum": 1, "maximum": 9}, {"type": "null"}]}, "from 1 to 9"),
+        ({"type": "string"}, ""),
+    ],
+)
+def test_a_range_is_said_as_far_as_it_goes(bounds: dict[str, object], words: str):
+    """Both ends, in or out, or one; a text has none."""
+    assert allowed_range(bounds) == words
