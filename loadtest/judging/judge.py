@@ -84,10 +84,10 @@ def _gap_percentile(line: Expression, p: float, measured: Measured) -> Row:
         f"{int(sure.sum()):,} of {total:,} gaps of {gaps.n_requests:,} requests beyond the limit "
         f"({100 * sure.sum() / total:.3g} %), {100 * allowed:.3g} % may be"
     )
-    if gaps.n_requests < found.n_needed:
+    if found.n < found.n_needed:
         verdict, said = (
             Verdict.INVALID,
-            f"n too small: {gaps.n_requests:,} requests, {found.n_needed:,} are needed",
+            f"n too small: {found.n:,} requests, {found.n_needed:,} are needed",
         )
     elif sure.sum() / total > allowed:
         verdict = Verdict.FAIL

@@ -35,6 +35,8 @@ class Gaps:
     """Shape [n_requests]: where each request's gaps begin; each has at least one."""
     rows: Int
     """Shape [n_requests]: which rows they are."""
+    n_good: int
+    """How many of them ended well: only they add to what a sample proves."""
     tokens_per_chunk: float | None
     """Mean over all chunks after a request's first; None without any."""
 
@@ -85,16 +87,17 @@ def gaps_of(requests: Requests, chosen: Bool) -> Gaps:
         is_lower_bound=lower_bound,
         begins=np.concatenate(([0], np.cumsum(counts)[:-1])) if len(rows) else np.zeros(0, dtype=np.int64),
         rows=rows,
+        n_good=int(has_gaps.sum()),
         tokens_per_chunk=float(tokens.mean()) if len(tokens) else None,
     )
 
 
 def gap_quantile(gaps: Gaps, p: float, confidence: float = DEFAULT_CONFIDENCE) -> Quantile:
-    """`n` and `n_needed` count whole requests. Raises ValueError for p outside (0, 1)."""
+    """`n` and `n_needed` count whole requests that ended well. Raises ValueError for p outside (0, 1)."""
     check_percentile(p)
     if gaps.n_requests == 0:
         return no_quantile(p, confidence)
-    n, total = gaps.n_requests, len(gaps.values)
+    n, total = gaps.n_good, len(gaps.values)
     beyond = gaps.beyond(gaps.ranked.known.at_share(p), limit_itself=False, with_unknown=False)
     shares = resampled_shares(beyond, gaps.counts)
     low_share, high_share = np.quantile(shares, [(1 - confidence) / 2, (1 + confidence) / 2])

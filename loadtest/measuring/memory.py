@@ -39,21 +39,20 @@ def peak(curve: Curve, name: str, scope: Scope) -> float | None:
     return max((float(top.max()) for _, top in tops if len(top)), default=None)
 
 
-def used_ratio(curve: Curve, used: str, total: str, scope: Scope) -> tuple[Float, Float]:
-    """(t_s, ratio) of every model's samples and high-water marks; empty without data."""
-    times, ratios = [], []
-    for name in _with_high_water(used):
+def used_ratios(
+    curve: Curve, used: str, total: str, scope: Scope, *, with_high_water: bool
+) -> list[tuple[Float, Float]]:
+    """(t_s, used / total) of each series: of every model, its samples and, if asked for, its high-water marks."""
+    found = []
+    for name in _with_high_water(used) if with_high_water else (used,):
         for one in in_scope(curve, name, scope):
             for whole in in_scope(curve, total, one.labels):
                 at = np.clip(np.searchsorted(whole.t_s, one.t_s, side="right") - 1, 0, None)
                 with np.errstate(invalid="ignore", divide="ignore"):
                     ratio = one.values / whole.values[at]
                 known = np.isfinite(ratio)
-                times.append(one.t_s[known])
-                ratios.append(ratio[known])
-    if not times:
-        return np.zeros(0), np.zeros(0)
-    return np.concatenate(times), np.concatenate(ratios)
+                found.append((one.t_s[known], ratio[known]))
+    return found
 
 
 def hole(curve: Curve, name: str, scope: Scope, start_s: float, end_s: float) -> str:

@@ -176,15 +176,22 @@ class Measured:
             law = self.littles_law
             return law.in_flight if law else None
         if metric in RATIOS:
-            t_s, values = memory.used_ratio(self.curve, *RATIOS[metric], scope)
-            if statistic == "mean":
-                values = values[(t_s >= start_s) & (t_s < end_s)]
-        elif metric in WHOLE_RUN_PEAKS and statistic == "max":
+            return self._fullest(metric, statistic, scope)
+        if metric in WHOLE_RUN_PEAKS and statistic == "max":
             return memory.peak(self.curve, SERIES[metric], scope)
-        else:
-            _, values = memory.level(self.curve, SERIES[metric], scope, start_s, end_s)
+        _, values = memory.level(self.curve, SERIES[metric], scope, start_s, end_s)
         reduce: dict[str, Callable[..., np.float64]] = {"min": np.min, "max": np.max, "mean": np.mean}
         return float(reduce[statistic](values)) if len(values) else None
+
+    def _fullest(self, metric: str, statistic: str, scope: Scope) -> float | None:
+        """Of the model that is fullest: its peak over the whole run, or its mean over the window."""
+        is_peak, tops = statistic == "max", []
+        for t_s, ratios in memory.used_ratios(self.curve, *RATIOS[metric], scope, with_high_water=is_peak):
+            inside = ratios[(t_s >= self.window.start_s) & (t_s < self.window.end_s)]
+            counted = ratios if is_peak else inside
+            if len(counted):
+                tops.append(float(counted.max() if is_peak else counted.mean()))
+        return max(tops, default=None)
 
     def slope(self, metric: str, scope: Scope = ()) -> Slope | None:
         """Raises KeyError."""

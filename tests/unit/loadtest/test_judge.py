@@ -352,3 +352,13 @@ def test_a_server_on_its_limit_passes_no_more_often_than_promised():
         prove(Counts(2000, 2000.0, int(k), int(k), 0.99, 0.95, 60.0))[0] is Verdict.PASS for k in overs
     )
     assert passed <= 50
+
+
+def test_failed_requests_do_not_make_a_sample_of_gaps_large_enough():
+    """28 good ones are one too few for p90; three that failed add nothing to what is proven."""
+    line = "gap p90 < 1s"
+    assert (
+        row_of(judged([*even_run(28), *(failed(3.0 + i) for i in range(3))], line), line).verdict
+        is Verdict.INVALID
+    )
+    assert row_of(judged(even_run(29), line), line).verdict is Verdict.PASS

@@ -134,3 +134,10 @@ def test_a_source_that_fell_silent_makes_its_metrics_invalid():
     )
     assert row.verdict is Verdict.INVALID
     assert "no sample from 19.8 to 40.2 s" in row.why
+
+
+def test_a_mean_is_of_samples_and_not_of_marks():
+    """Always 40 of 100 when looked at, 90 in between: on average 40 are used, at most 90."""
+    measured = measured_of(even_run(), kv_curve([40.0] * 260, [90.0] * 260))
+    assert measured.level("kv.used_ratio", "mean") == pytest.approx(0.4)
+    assert measured.level("kv.used_ratio", "max") == pytest.approx(0.9)
