@@ -89,6 +89,8 @@ class ScalerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Listen beyond loopback without TLS or a token, where the network itself is trusted."""
     metrics_port: int = 0
     """Prometheus' figures, on `host`; 0: none."""
+    spans_socket: str = ""
+    """Where its changes go as spans (the telemetry process); "": nowhere."""
     keda_address: str = ""
     """Where KEDA asks, a port of its own. "": nowhere."""
 

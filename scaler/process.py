@@ -18,6 +18,7 @@ from scaler.acting.keda_server import KedaServer, open_access
 from scaler.acting.kubernetes_api import KubernetesApi
 from scaler.acting.target import Limits
 from scaler.acting.targets import choose, lead, take_turn
+from scaler.acting.traced_target import TracedTarget
 from scaler.clock import steady_unix_clock
 from scaler.config import ScalerConfig
 from scaler.deciding.policy import ModelPolicy
@@ -107,7 +108,7 @@ class ScalerProcess:
         loop = Loop(
             LedBook(WatchedBook(book, config.models), leadership),
             Sampled(collector, chosen.measured, 0.4 * config.tick_s) if api else collector,
-            chosen.target,
+            TracedTarget.around(chosen.target, config.spans_socket, config.triton_pid),
             clock=clock,
             say=self._say,
             tick_s=config.tick_s,

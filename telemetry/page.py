@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from contracts.tracing.span import Event, SpanStatus
-from telemetry.tree import Row, notes_of
+from contracts.tracing.span import Event, Span, SpanStatus
+from telemetry.tree import Row, notes_of, scaling_text
 
 TEMPLATE = Path(__file__).with_name("page.html")
 SERVICES = 6
 """Colours that the page has; services take turns."""
 
 
-def page_of(title: str, rows: Sequence[Row]) -> str:
-    """`rows` must not be empty."""
+def page_of(title: str, rows: Sequence[Row], scalings: Sequence[Span] = ()) -> str:
+    """`rows` must not be empty. `scalings`: what the scaler did meanwhile."""
     total_s = max(row.ends_s for row in rows) or 1e-9
     services = list(dict.fromkeys(row.span.service for row in rows))
     legend = " ".join(
@@ -24,8 +24,14 @@ def page_of(title: str, rows: Sequence[Row]) -> str:
         for index, service in enumerate(services)
     )
     lines = "\n".join(_line(row, total_s, services.index(row.span.service) % SERVICES) for row in rows)
+    since_ns = rows[0].span.start_unix_ns
+    done = "".join(f"<li>{html.escape(scaling_text(each, since_ns))}</li>" for each in scalings)
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=html.escape(title), total=f"{total_s * 1000:,.1f} ms", legend=legend, rows=lines
+        title=html.escape(title),
+        total=f"{total_s * 1000:,.1f} ms",
+        legend=legend,
+        rows=lines,
+        scalings=f"<h2>Scaler</h2><ul>{done}</ul>" if done else "",
     )
 
 

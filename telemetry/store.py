@@ -167,6 +167,17 @@ class TraceStore:
         rows = self._ask(f"{_REQUESTS} {failed} ORDER BY {by} LIMIT ?", names.GATEWAY, SpanKind.SERVER, limit)
         return [_traced(row) for row in rows]
 
+    def scalings(self, from_unix_ns: int, to_unix_ns: int) -> list[Span]:
+        """Changes of the number of instances that ran at some moment of that time. Raises StoreError."""
+        rows = self._ask(
+            "SELECT * FROM spans WHERE service = ? AND start_unix_ns <= ? AND end_unix_ns >= ? "
+            "ORDER BY start_unix_ns",
+            names.SCALER,
+            to_unix_ns,
+            from_unix_ns,
+        )
+        return [_span(row) for row in rows]
+
     def _ask(self, statement: str, *values: object) -> list[Any]:
         try:
             return self._db.execute(statement, values).fetchall()

@@ -52,6 +52,25 @@ def is_lost(row: Row) -> bool:
     return row.is_orphan and not (row.span.service == names.GATEWAY and row.span.kind is SpanKind.SERVER)
 
 
+def models_of(spans: Sequence[Span]) -> set[str]:
+    """Triton's models that answered."""
+    return {
+        str(span.attributes[names.RESPONSE_MODEL])
+        for span in spans
+        if names.RESPONSE_MODEL in span.attributes
+    }
+
+
+def scaling_text(span: Span, since_unix_ns: int) -> str:
+    """ "0.4 s after it came: chat 1→2: queue 37 ≥ 20 (+chat-1), took 0.3 s"."""
+    at_s = (span.start_unix_ns - since_unix_ns) / 1e9
+    when = f"{at_s:.1f} s after it came" if at_s >= 0 else f"{-at_s:.1f} s before it came"
+    changed = span.attributes.get(names.SCALE_CHANGED, "")
+    made = f" ({changed})" if changed else ""
+    failed = f", failed: {span.status_text}" if span.status_text else ""
+    return f"{when}: {span.attributes[names.SCALE_REASON]}{made}, took {span.duration_s:.1f} s{failed}"
+
+
 _NOTES = (
     (names.INPUT_TOKENS, "{} tokens in"),
     (names.CACHE_READ_TOKENS, "{} cached"),

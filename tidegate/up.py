@@ -378,6 +378,7 @@ class Launcher:
             "triton_pid": self._triton.child.pid if self._triton else 0,
             "node_socket": self._control_socket if self._node else "",
             "run_dir": str(settings.run_dir),
+            "spans_socket": self._spans_socket if self._telemetry else "",
         }
 
     @property

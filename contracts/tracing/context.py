@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -49,6 +50,13 @@ def new_trace_id() -> str:
 
 def new_span_id() -> str:
     return os.urandom(8).hex()
+
+
+def instance_context(triton_pid: int, model: str, instance: str) -> TraceContext:
+    """Of the span of an instance's start. Whoever knows the instance can link to it: the scaler that made it, the
+    requests that it served."""
+    digest = hashlib.blake2b(f"{triton_pid}/{model}/{instance}".encode(), digest_size=24).hexdigest()
+    return TraceContext(digest[:32], digest[32:], is_sampled=True)
 
 
 def is_in_ratio(trace_id: str, ratio: float) -> bool:

@@ -28,6 +28,7 @@ LOADTEST = "tidegate-loadtest"
 TRITON = "triton-inference-server"
 """Triton's own name for itself."""
 
+START, SCALE = "start", "scale"
 ADMIT, ATTEMPT, HELD, QUEUE, PREFILL, DECODE, FORWARD = (
     "admit",
     "triton",
@@ -71,6 +72,7 @@ KEPT_BECAUSE = "tidegate.trace.kept"
 """Why this trace is there: ratio, asked, error, slow."""
 ATTEMPT_NUMBER = "tidegate.attempt"
 INSTANCE = "tidegate.instance"
+PID = "process.pid"
 NUM_IN_FLIGHT = "tidegate.instance.in_flight"
 """Requests that the instance had when this one came."""
 NUM_AHEAD = "tidegate.queue.ahead"
@@ -84,6 +86,17 @@ KV_BLOCKS = "tidegate.kv.blocks"
 NUM_PREEMPTIONS = "tidegate.kv.preemptions"
 COMPUTED_TOKENS = "tidegate.prefill.tokens"
 """Prompt tokens that were computed: those that no published block held."""
+
+MODEL = "tidegate.model"
+"""Triton's."""
+INSTANCES = "tidegate.instances"
+"""That a change added."""
+SCALE_BEFORE = "tidegate.scale.before"
+SCALE_WANTED = "tidegate.scale.wanted"
+SCALE_AFTER = "tidegate.scale.after"
+SCALE_REASON = "tidegate.scale.reason"
+SCALE_CHANGED = "tidegate.scale.changed"
+"""In words: "+chat-3 +chat-4"."""
 
 _OPERATIONS = {"chat": "chat", "completion": "text_completion", "embedding": "embeddings"}
 

@@ -46,8 +46,9 @@ class BatchModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         self._shapes = TensorShapes.of(args["model_config"])
-        self._tracing = BridgeTracing(InstanceName.of(args).group)
+        self._tracing = BridgeTracing(InstanceName.of(args))
         self._worker = WorkerOfBatches(args, BatchResult)
+        self._tracing.started()
 
     def execute(self, requests: list[Any]) -> None:
         """One response per request, sent when it is there. An error of one request is no error of its batch."""

@@ -26,8 +26,9 @@ class EmbedModel:
     """One instance."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        self._tracing = BridgeTracing(InstanceName.of(args).group)
+        self._tracing = BridgeTracing(InstanceName.of(args))
         self._worker = WorkerOfBatches(args, EmbedResult)
+        self._tracing.started()
 
     def execute(self, requests: list[Any]) -> None:
         """One response per request, sent when it is there. An error of one request is no error of its batch."""

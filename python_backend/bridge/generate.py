@@ -45,7 +45,7 @@ class GenerateModel:
         self._next_id = 0
         self._closed = False
         name = InstanceName.of(args)
-        self._tracing = BridgeTracing(name.group)
+        self._tracing = BridgeTracing(name)
         self._attachment = Attachment(
             name,
             int_parameter(args, "max_in_flight"),
@@ -53,6 +53,7 @@ class GenerateModel:
             self._on_worker_lost,
         )
         threading.Thread(target=self._watch_cancels, name="cancels", daemon=True).start()
+        self._tracing.started()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:

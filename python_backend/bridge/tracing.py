@@ -7,14 +7,22 @@ dies still leaves a span that says so.
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from contracts.tracing import names
-from contracts.tracing.context import TRACEPARENT, TraceContext, new_span_id, parse_traceparent
+from contracts.tracing.context import (
+    TRACEPARENT,
+    TraceContext,
+    instance_context,
+    new_span_id,
+    parse_traceparent,
+)
 from contracts.tracing.sending import SpanSender
-from contracts.tracing.span import Event, Span, SpanKind, SpanStatus, Value, unix_ns
+from contracts.tracing.span import Event, Link, Span, SpanKind, SpanStatus, Value, unix_ns
+from python_backend.bridge.attachment import InstanceName
 from python_backend.bridge.errors import BridgeError
 from python_backend.messages import BatchResult, EmbedResult, PhaseFigures, Timing
 
@@ -52,9 +60,27 @@ def context_of(request: Any) -> TraceContext | None:
 class BridgeTracing:
     """Of one instance. Costs a request that is not traced one look at its parameters."""
 
-    def __init__(self, instance: str) -> None:
-        self._instance = instance
+    def __init__(self, name: InstanceName) -> None:
+        self._instance = name.group
+        self._model = name.model
+        self._start = instance_context(os.getppid(), name.model, name.group)
+        self._began_ns = time.time_ns()
         self._sender = SpanSender.from_env()
+
+    def started(self) -> None:
+        """The instance has its worker and serves: the end of the span that began with this object."""
+        span = Span(
+            service=names.BRIDGE,
+            trace_id=self._start.trace_id,
+            span_id=self._start.span_id,
+            parent_id="",
+            name=f"{names.START} {self._instance}",
+            kind=SpanKind.INTERNAL,
+            start_unix_ns=self._began_ns,
+            end_unix_ns=time.time_ns(),
+            attributes={names.MODEL: self._model, names.INSTANCE: self._instance, names.PID: os.getpid()},
+        )
+        self._sender.send([span])
 
     def begin(self, request: Any, num_in_flight: int) -> RequestTrace | None:
         """None: it is not traced."""
@@ -102,6 +128,7 @@ class BridgeTracing:
             start_unix_ns=trace.started_ns,
             end_unix_ns=time.time_ns(),
             attributes={names.INSTANCE: self._instance, names.NUM_IN_FLIGHT: trace.num_in_flight},
+            links=[Link(self._start.trace_id, self._start.span_id)],
             status=SpanStatus.ERROR if error else SpanStatus.UNSET,
             status_text=error,
         )

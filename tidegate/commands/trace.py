@@ -12,7 +12,11 @@ from tidegate.commands.errors import CommandError
 from tidegate.commands.options import JsonOption, RunDirOption
 from tidegate.console import note, out, print_json, print_table
 
+SHORTLY_NS = 30_000_000_000
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from contracts.tracing.span import Span
     from telemetry.store import TraceStore
 
@@ -56,18 +60,25 @@ def trace(
 
 def _show(store: TraceStore, which: str, html: Path | None, as_json: bool) -> None:
     spans = _spans_of(store, which)
+    scalings = _scalings(store, spans)
     if html is not None:
         from telemetry.page import page_of
         from telemetry.tree import rows_of
 
-        html.write_text(page_of(f"{which}", rows_of(spans)), encoding="utf-8")
+        html.write_text(page_of(which, rows_of(spans), scalings), encoding="utf-8")
         note(f"wrote {html}")
     if as_json:
-        print_json({"trace_id": spans[0].trace_id, "spans": [_values(span) for span in spans]})
+        print_json(
+            {
+                "trace_id": spans[0].trace_id,
+                "spans": [_values(span) for span in spans],
+                "scalings": [_values(span) for span in scalings],
+            }
+        )
     elif html is None:
         from tidegate.commands.trace_text import print_waterfall
 
-        print_waterfall(out(), spans)
+        print_waterfall(out(), spans, scalings)
 
 
 def _spans_of(store: TraceStore, which: str) -> list[Span]:
@@ -84,6 +95,17 @@ def _spans_of(store: TraceStore, which: str) -> list[Span]:
             "than a day, or ended less than a second ago; `tidegate trace` lists those that are there"
         )
     return spans
+
+
+def _scalings(store: TraceStore, spans: Sequence[Span]) -> list[Span]:
+    """Of the models that answered, while it ran or shortly before."""
+    from contracts.tracing import names
+    from telemetry.tree import models_of
+
+    models = models_of(spans)
+    began, ended = min(span.start_unix_ns for span in spans), max(span.end_unix_ns for span in spans)
+    found = store.scalings(began - SHORTLY_NS, ended)
+    return [span for span in found if span.attributes.get(names.MODEL) in models]
 
 
 def _list(store: TraceStore, *, errors: bool, slowest: bool, limit: int, as_json: bool) -> None:

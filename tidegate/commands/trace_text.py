@@ -11,7 +11,7 @@ from rich.text import Text
 
 from contracts.tracing.span import Span, SpanStatus
 from telemetry.store import TracedRequest
-from telemetry.tree import Row, is_lost, notes_of, rows_of
+from telemetry.tree import Row, is_lost, notes_of, rows_of, scaling_text
 from tidegate.commands.calls_text import seconds_text
 
 MIN_BAR, MAX_BAR = 16, 60
@@ -19,8 +19,8 @@ _COLORS = ("blue", "green", "yellow", "magenta", "cyan", "red")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def print_waterfall(console: Console, spans: Sequence[Span]) -> None:
-    """`spans`: of one trace, at least one."""
+def print_waterfall(console: Console, spans: Sequence[Span], scalings: Sequence[Span] = ()) -> None:
+    """`spans`: of one trace, at least one. `scalings`: what the scaler did meanwhile."""
     rows = rows_of(spans)
     total_s = max(row.ends_s for row in rows)
     services = list(dict.fromkeys(row.span.service for row in rows))
@@ -48,6 +48,8 @@ def print_waterfall(console: Console, spans: Sequence[Span]) -> None:
             (f"trace {rows[0].span.trace_id}", "dim"),
         )
     )
+    for scaling in scalings:
+        console.print(_printable(f"scaler, {scaling_text(scaling, rows[0].span.start_unix_ns)}", "bold"))
     if lost := sum(map(is_lost, rows)):
         console.print(f"{lost} spans have lost their parent", style="yellow")
 

@@ -1,17 +1,19 @@
 """Where a request's time goes: noted by the engine, made into spans by the bridge."""
 
 import json
+import os
 
 import pytest
 
 from contracts.tracing import names
-from contracts.tracing.context import TraceContext
-from contracts.tracing.span import SpanStatus
+from contracts.tracing.context import TraceContext, instance_context
+from contracts.tracing.span import Link, SpanStatus
 from python_backend.bridge import testing
 
 testing.install()
 
-from python_backend.bridge.errors import WorkerUnavailable  # noqa: E402 (after the stand-in is there)
+from python_backend.bridge.attachment import InstanceName  # noqa: E402 (after the stand-in is there)
+from python_backend.bridge.errors import WorkerUnavailable  # noqa: E402
 from python_backend.bridge.testing import FakeRequest  # noqa: E402
 from python_backend.bridge.tracing import BridgeTracing, RequestTrace, context_of  # noqa: E402
 from python_backend.messages import EmbedResult, PhaseFigures, Timing  # noqa: E402
@@ -143,7 +145,7 @@ class Spans(list):
 
 @pytest.fixture
 def tracing():
-    made = BridgeTracing("chat-0")
+    made = BridgeTracing(InstanceName("chat", "chat-0"))
     made._sender = Spans()
     return made
 
@@ -218,4 +220,15 @@ def test_a_batch_has_one_forward_with_its_rows(tracing):
 
 def test_without_telemetry_a_request_is_not_even_looked_at():
     """No socket is named in the environment."""
-    assert BridgeTracing("chat-0").begin(None, 0) is None
+    assert BridgeTracing(InstanceName("chat", "chat-0")).begin(None, 0) is None
+
+
+def test_an_instance_that_started_leaves_a_span_that_its_requests_link_to(tracing):
+    """And the scaler, which knows the same three things of it: Triton's pid, model and instance."""
+    tracing.started()
+    tracing.end_generate(RequestTrace(TRITON, 0), None)
+    start, own = tracing._sender
+
+    known = instance_context(os.getppid(), "chat", "chat-0")
+    assert (start.name, start.trace_id, start.span_id) == ("start chat-0", known.trace_id, known.span_id)
+    assert own.links == [Link(start.trace_id, start.span_id)]

@@ -120,3 +120,14 @@ def test_a_reader_of_no_file_is_told_so(tmp_path):
         TraceStore.open(tmp_path / "traces.db")
 
     assert not (tmp_path / "traces.db").exists()
+
+
+def test_changes_by_the_scaler_are_found_by_their_time(store):
+    """Those that ran at some moment from 2,000 to 3,000 ns."""
+    changes = [
+        Span(names.SCALER, f"{number:032x}", "a" * 16, "", "scale chat", SpanKind.INTERNAL, start, end)
+        for number, (start, end) in enumerate([(1000, 1500), (1000, 2500), (2900, 9000), (3100, 3200)])
+    ]
+    store.add([*changes, span(2)], 1.0)
+
+    assert [each.start_unix_ns for each in store.scalings(2000, 3000)] == [1000, 2900]

@@ -118,3 +118,22 @@ def test_notes_leave_out_what_is_nothing():
     assert notes_of(
         span("x", "a", "", 0, 1, attributes={names.INPUT_TOKENS: 7, names.CACHE_READ_TOKENS: 0})
     ) == ("7 tokens in")
+
+
+def test_what_the_scaler_did_meanwhile_is_told_in_words():
+    """Half a second after the request came, and what came of it."""
+    scaling = span(
+        "scale chat",
+        "s",
+        "",
+        600,
+        900,
+        service=names.SCALER,
+        attributes={names.SCALE_REASON: "chat 1→2: queue 37 ≥ 20", names.SCALE_CHANGED: "+chat-1"},
+    )
+    text = "0.5 s after it came: chat 1→2: queue 37 ≥ 20 (+chat-1), took 0.3 s"
+    console = Console(file=io.StringIO(), width=160)
+    print_waterfall(console, SPANS, [scaling])
+
+    assert f"scaler, {text}" in console.file.getvalue()
+    assert text in page_of("t", rows_of(SPANS), [scaling])
