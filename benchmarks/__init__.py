@@ -13,6 +13,7 @@ BENCHES: dict[str, str] = {
     "tide": "benchmarks.tide",
     "gateway": "benchmarks.gateway",
     "loadtest": "benchmarks.loadtest",
+    "tracing": "benchmarks.tracing",
 }
 """Name -> module."""
 
@@ -27,4 +28,5 @@ SUMMARIES: dict[str, str] = {
     "tide": "A compressed day on the real Triton: the scaler against a fixed peak, with the same arrivals.",
     "gateway": "What the gRPC door adds to a call and a chunk, over Triton direct and beside a bare pass-through.",
     "loadtest": "Whether the load generator's figures are true: a scripted stall, stamps, perf_analyzer, aiperf.",
+    "tracing": "Processor time and throughput with 1 % of the calls traced against off; with the collector killed.",
 }
