@@ -1,8 +1,8 @@
 """What tracing costs: the gateway's processor time for a call and the calls a second, with 1 % traced against off.
 
-Two stacks on one machine: one with tracing off, one at 1 % with its spans going on to a collector. Both serve the
-same echo; load goes to them in turn, in pairs, and which of the two is first changes from pair to pair. After half of
-the pairs the collector is killed.
+Two stacks on one machine: one with tracing off, one at 1 % with its spans going on to a collector. Both serve an
+echo; load goes to them in turn, in pairs, and which is first changes from pair to pair. After half of the pairs the
+collector is killed.
 
 - `cpu_over_off`: processor time of gateway and Triton for a call, at 1 % / off; the median of the pairs, `min` and
   `max` the bounds of its 90 % interval (bootstrap). The goal is 1.02.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import uvicorn
 
+from contracts import logs
 from gateway.app import build_app
 from gateway.catalog import load_catalog
 from gateway.config import ConfigError, GatewayConfig, read_config
@@ -59,7 +60,7 @@ class _Server(uvicorn.Server):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m gateway", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="gateway.json")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    logs.configure("tidegate-gateway", "%(message)s")
     try:
         config = read_config(parser.parse_args().config)
         _serve(config)

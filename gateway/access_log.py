@@ -12,6 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from contracts.logs import fields
 from contracts.tracing.context import TRACEPARENT
 from gateway.call import Call, new_request_id
 from gateway.pipeline import Pipeline
@@ -58,6 +59,12 @@ class AccessLog:
         finally:
             logger.info("%s", _line(scope, call, first_byte_s))
             await self._pipeline.end(call)
+            try:
+                # A cancelled request is settled too; it must not be cut by the same cancel.
+                await asyncio.shield(self._pipeline.end(call))
+            finally:
+                values = _values(scope, call, first_byte_s)
+                logger.info("%s", msgspec.json.encode(values).decode(), extra=fields(event="call", **values))
 
 
 def _headers(call: Call) -> Iterator[tuple[bytes, bytes]]:
@@ -78,10 +85,11 @@ def _request_id(scope: Scope) -> str:
     return new_request_id()
 
 
-def _line(scope: Scope, call: Call, first_byte_s: float | None) -> str:
+def _values(scope: Scope, call: Call, first_byte_s: float | None) -> dict[str, Any]:
     values: dict[str, Any] = {
         "time_unix_s": round(time.time(), 3),
         "request_id": call.request_id,
+        "trace_id": call.trace_id or None,
         "method": scope["method"],
         "path": without_secrets(scope["path"])[:MAX_PATH_CHARS],
         "key": call.principal.key_id or None,
@@ -95,4 +103,4 @@ def _line(scope: Scope, call: Call, first_byte_s: float | None) -> str:
         "prompt_tokens": call.num_prompt_tokens,
         "output_tokens": call.num_output_tokens,
     }
-    return msgspec.json.encode({key: value for key, value in values.items() if value is not None}).decode()
+    return {key: value for key, value in values.items() if value is not None}

@@ -9,6 +9,7 @@ import random
 import time
 from dataclasses import dataclass, field
 
+from contracts.logs import fields
 from gateway.errors import ClientGone, GatewayError
 from gateway.limiter import Admission
 from gateway.principal import ANONYMOUS, Principal
@@ -134,3 +135,8 @@ class Call:
             context=self.context,
             prompt=self.prompt,
         )
+
+
+def ids_of(call: Call) -> dict[str, dict[str, str]]:
+    """For `extra` of a log line about it. Its trace, whether it is kept or not: that is known at the end only."""
+    return fields(request_id=call.request_id, trace_id=call.trace.context.trace_id)

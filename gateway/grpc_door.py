@@ -16,6 +16,8 @@ import grpc
 from contracts.tracing.context import TRACEPARENT, TRACESTATE
 from gateway.authentication import KEY_HEADER, require
 from gateway.call import Call, new_request_id
+from gateway.balancing import Outcome
+from gateway.call import Call, ids_of
 from gateway.errors import ClientGone, GatewayError, InternalError, from_triton
 from gateway.grpc_rpcs import METHODS, SERVICE, Kind, kind_of
 from gateway.grpc_stream import Connection, ProxiedStream, code_of, fail, refuse, traced_by
@@ -269,7 +271,7 @@ async def _abort(context: Any, exc: grpc.aio.AioRpcError) -> NoReturn:
 
 def _unforeseen(call: Call, exc: Exception) -> GatewayError:
     """A defect of ours. Without a word the call would look like success, and a stream would wait for ever."""
-    logger.error("request %s failed", call.request_id, exc_info=exc)
+    logger.error("request %s failed", call.request_id, exc_info=exc, extra=ids_of(call))
     error = InternalError("the gateway failed; its log says more")
     fail(call, error)
     return error

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from gateway.authentication import Authenticator, require
-from gateway.call import Call
+from gateway.call import Call, ids_of
 from gateway.errors import ModelNotFound, shown
 from gateway.limiter import Admission, Limiter
 from gateway.route_table import RouteTable
@@ -142,6 +142,16 @@ class Pipeline:
             await admission.settle(prompt, used)
         except Exception:
             logger.exception("request %s: its limits are not settled", call.request_id)
+        if call.admission is not None:
+            used = call.num_output_tokens or 0
+            # What never reached Triton used nothing.
+            prompt = call.num_prompt_tokens or 0 if call.error is None or used or call.endpoint else 0
+            try:
+                await call.admission.settle(prompt, used)
+            except Exception:
+                logger.exception(
+                    "request %s: its limits are not settled", call.request_id, extra=ids_of(call)
+                )
 
     def _trace(self, call: Call, ended_s: float) -> None:
         if call.operation is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from gateway.call import Call
+from gateway.call import Call, ids_of
 from gateway.catalog import Catalog
 from gateway.errors import GatewayError, InternalError
 from gateway.routing import Target
@@ -78,7 +78,7 @@ class Shadows:
             copy.fail(exc)
             copy.status = exc.status
         except Exception:
-            logger.exception("the shadow of request %s failed", copy.request_id)
+            logger.exception("the shadow of request %s failed", copy.request_id, extra=ids_of(copy))
             copy.fail(InternalError("the gateway failed; its log says more"))
             copy.status = InternalError.status
         await self._end(copy)

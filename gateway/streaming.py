@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.access_log import call_of
-from gateway.call import Call
+from gateway.call import Call, ids_of
 from gateway.errors import (
     BodyTimeout,
     BodyTooLarge,
@@ -155,7 +155,7 @@ class EventStream(Response):
                 raise  # not ours
             note_error(self._call, ClientGone(f"the client took nothing for {self._send_timeout_s:g} s"))
         except Exception:
-            logger.exception("request %s failed", self._call.request_id)
+            logger.exception("request %s failed", self._call.request_id, extra=ids_of(self._call))
             await self._send_error(send, InternalError("the gateway failed; its log says more"))
         else:
             await send({"type": "http.response.body", "body": b""})

@@ -14,6 +14,7 @@ import signal
 import sys
 from pathlib import Path
 
+from contracts import logs
 from scaler.config import read_config
 from scaler.errors import ConfigInvalid, PolicyInvalid, ScaleError, StateUnreadable
 from scaler.process import ScalerProcess
@@ -27,7 +28,7 @@ log = logging.getLogger("scaler")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scaler", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="scaler.json")
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%Y-%m-%dT%H:%M:%S%z")
+    logs.configure("tidegate-scaler", "%(asctime)s %(message)s", level=logging.WARNING)
     log.setLevel(logging.INFO)  # not the root: httpx would tell of each of its requests
     try:
         asyncio.run(_serve(parser.parse_args().config))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import signal
 import sys
 from pathlib import Path
 
+from contracts import logs
 from contracts.tracing.names import dialect_of
 from telemetry.config import ConfigError, TelemetryConfig, read_config
 from telemetry.exporting import Forwarder, exporter_for
@@ -22,7 +22,7 @@ READY_LINE = "tidegate-ready telemetry"
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m telemetry", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="telemetry.json")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    logs.configure("tidegate-telemetry", "%(message)s")
     # Before any thread: they all must leave these to `sigwait`.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:

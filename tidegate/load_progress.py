@@ -10,10 +10,10 @@ from tidegate.models.progress import Progress
 
 # python_backend/node/loading.py writes them: "weights NAME: 120 of 540 MiB (22 %)", and a last one.
 _ON_THE_WAY = re.compile(
-    r": (?P<step>(?:weights|comparing weights|KV pool)[^:]*): (?P<done>\d+) of (?P<total>\d+) MiB"
+    r"(?:: |\")(?P<step>(?:weights|comparing weights|KV pool)[^:]*): (?P<done>\d+) of (?P<total>\d+) MiB"
 )
 _IN_PLACE = re.compile(
-    r": (?P<text>(?P<step>(?:weights|comparing weights|KV pool)[^:]*): \d+ MiB in place.*)"
+    r"(?:: |\")(?P<text>(?P<step>(?:weights|comparing weights|KV pool)[^:]*): \d+ MiB in place[^\"]*)"
 )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from contracts.logs import FORMATS
 from contracts.stack import default_run_dir
 from tidegate.launch_errors import SettingsInvalid
 
@@ -85,6 +86,8 @@ class Settings:
     """A call that took longer (a stream: until its first text) counts as slow."""
     otlp_endpoint: str = ""
     """Where spans go on to, http://host:4318; "": where OTEL_EXPORTER_OTLP_ENDPOINT says, or nowhere."""
+    log_format: str = "text"
+    """Of the lines in RUN_DIR/logs: text, json or logfmt. Triton's own stay as they are."""
     trace_port: int = 0
     """OTLP over HTTP, on loopback, for Triton's spans and others' of the same traces; 0: any that is free."""
     repository: Path | None = None
@@ -129,6 +132,8 @@ class Settings:
             )
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise SettingsInvalid(f"tls_client_ca = {self.tls_client_ca} needs tls_cert and tls_key")
+        if self.log_format not in FORMATS:
+            raise SettingsInvalid(f"log_format = {self.log_format!r}, must be one of {', '.join(FORMATS)}")
         check_range("trace_ratio", self.trace_ratio, 0, 1)
         check_range("trace_slow_s", self.trace_slow_s, 0, 86400)
         check_range("trace_port", self.trace_port, 0, 65535)
@@ -283,6 +288,7 @@ _READERS: dict[str, Callable[[str, str], object]] = {
     "with_tracing": _read_bool,
     **dict.fromkeys(("trace_ratio", "trace_slow_s"), _read_float),
     "otlp_endpoint": _read_str,
+    "log_format": _read_str,
     "trace_port": _read_int,
     "repository": _read_path,
     "start_timeout_s": _read_float,

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from contracts.logs import FORMAT_VARIABLE
 from contracts.stack import STACK_NAME, Stack, write_whole
 from contracts.tracing.sending import SPANS_SOCKET_NAME, SPANS_SOCKET_VARIABLE
 from contracts.triton_key import TRITON_KEY_NAME
@@ -265,7 +266,8 @@ class Launcher:
         config_path = self._settings.run_dir / f"{name}.json"
         write_whole(config_path, msgspec.json.format(msgspec.json.encode(config)))
         argv = [sys.executable, "-m", module, "--config", str(config_path)]
-        return processes.start(name, argv, env=os.environ, log_dir=self._settings.run_dir / "logs")
+        env = os.environ | {FORMAT_VARIABLE: self._settings.log_format}
+        return processes.start(name, argv, env=env, log_dir=self._settings.run_dir / "logs")
 
     async def _wait_ready(self, child: Child) -> None:
         started_s = time.monotonic()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import signal
 import sys
 from pathlib import Path
 
+from contracts import logs
 from python_backend.node.config import NodeConfig, read_config
 from python_backend.node.daemon import Daemon, DaemonOptions
 from python_backend.node.errors import ConfigInvalid, NodeError
@@ -24,11 +24,8 @@ def main(arguments: list[str] | None = None, options: DaemonOptions | None = Non
     )
     parser.add_argument("--log-level", default="INFO")
     given = parser.parse_args(arguments)
-    logging.basicConfig(
-        level=given.log_level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    text_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logs.configure("tidegate-node", text_format, level=given.log_level.upper())
     try:
         asyncio.run(serve(read_config(given.config), options))
     except NodeError as exc:

@@ -27,6 +27,7 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import torch
 
+from contracts import logs
 from python_backend.channel import PacketChannel, PeerLost, close_fds
 from python_backend.messages import (
     BindFailed,
@@ -183,7 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fd", type=int, required=True, help="inherited SOCK_SEQPACKET socket to the node")
     args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logs.configure("tidegate-worker", "%(asctime)s %(name)s %(levelname)s %(message)s")
     # The node stops this process by closing the socket; a Ctrl-C in the terminal is the launcher's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Protocol
 
+from contracts.logs import fields
 from contracts.tracing import names
 from contracts.tracing.context import instance_context, new_span_id, new_trace_id
 from contracts.tracing.sending import SpanSender
 from contracts.tracing.span import Link, Span, SpanKind, SpanStatus, Value
 from scaler.acting.target import ScaleResult, Target
 from scaler.deciding.observation import Counts
+
+log = logging.getLogger("scaler")
 
 MAX_TEXT_CHARS = 500
 
@@ -52,7 +56,17 @@ class TracedTarget:
             error = f"{type(exc).__name__}: {exc}"
             raise
         finally:
-            self._sender.send([self._span(model, wanted, reason, started_ns, result, error)])
+            span = self._span(model, wanted, reason, started_ns, result, error)
+            self._sender.send([span])
+            log.info(
+                "%s: change to %d is trace %s",
+                model,
+                wanted,
+                span.trace_id,
+                extra=fields(
+                    trace_id=span.trace_id, model=model, wanted=wanted, reason=reason, error=error or None
+                ),
+            )
 
     def _span(
         self, model: str, wanted: int, reason: str, started_ns: int, result: ScaleResult | None, error: str

@@ -261,6 +261,12 @@ def up(
             rich_help_panel=_RESOURCES,
         ),
     ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option(
+            "--log-format", metavar="FORMAT", help="text (default), json or logfmt, in RUN_DIR/logs."
+        ),
+    ] = None,
     start_timeout_s: Annotated[
         float | None, typer.Option("--start-timeout-s", help="For each process to be ready (default 300).")
     ] = None,
@@ -309,6 +315,7 @@ def up(
         trace_slow_s=trace_slow_s,
         otlp_endpoint=otlp_endpoint,
         trace_port=trace_port,
+        log_format=log_format,
         repository=repository,
         pool_bytes=None if pool_bytes is None else parse_size("--pool-bytes", pool_bytes),
         pool_share=pool_share,
