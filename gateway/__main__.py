@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import gc
-import logging
 import resource
 import signal
 import socket

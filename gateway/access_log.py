@@ -57,11 +57,8 @@ class AccessLog:
         try:
             await self._app(scope, receive, send_noted)
         finally:
-            logger.info("%s", _line(scope, call, first_byte_s))
-            await self._pipeline.end(call)
             try:
-                # A cancelled request is settled too; it must not be cut by the same cancel.
-                await asyncio.shield(self._pipeline.end(call))
+                await self._pipeline.end(call)
             finally:
                 values = _values(scope, call, first_byte_s)
                 logger.info("%s", msgspec.json.encode(values).decode(), extra=fields(event="call", **values))

@@ -15,9 +15,7 @@ import grpc
 
 from contracts.tracing.context import TRACEPARENT, TRACESTATE
 from gateway.authentication import KEY_HEADER, require
-from gateway.call import Call, new_request_id
-from gateway.balancing import Outcome
-from gateway.call import Call, ids_of
+from gateway.call import Call, ids_of, new_request_id
 from gateway.errors import ClientGone, GatewayError, InternalError, from_triton
 from gateway.grpc_rpcs import METHODS, SERVICE, Kind, kind_of
 from gateway.grpc_stream import Connection, ProxiedStream, code_of, fail, refuse, traced_by

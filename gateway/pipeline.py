@@ -141,17 +141,7 @@ class Pipeline:
         try:
             await admission.settle(prompt, used)
         except Exception:
-            logger.exception("request %s: its limits are not settled", call.request_id)
-        if call.admission is not None:
-            used = call.num_output_tokens or 0
-            # What never reached Triton used nothing.
-            prompt = call.num_prompt_tokens or 0 if call.error is None or used or call.endpoint else 0
-            try:
-                await call.admission.settle(prompt, used)
-            except Exception:
-                logger.exception(
-                    "request %s: its limits are not settled", call.request_id, extra=ids_of(call)
-                )
+            logger.exception("request %s: its limits are not settled", call.request_id, extra=ids_of(call))
 
     def _trace(self, call: Call, ended_s: float) -> None:
         if call.operation is None:

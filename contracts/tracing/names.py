@@ -87,6 +87,8 @@ NUM_PREEMPTIONS = "tidegate.kv.preemptions"
 COMPUTED_TOKENS = "tidegate.prefill.tokens"
 """Prompt tokens that were computed: those that no published block held."""
 
+LOADTEST_INDEX = "tidegate.loadtest.index"
+LOADTEST_USER = "tidegate.loadtest.user"
 MODEL = "tidegate.model"
 """Triton's."""
 INSTANCES = "tidegate.instances"

@@ -14,6 +14,7 @@ from loadtest.generating.answer import Answer, CallFailed
 from loadtest.generating.messages import Sent
 from loadtest.generating.reporter import Reporter
 from loadtest.generating.sender import Sender
+from loadtest.generating.tracing import ClientTracing
 from loadtest.records import Status
 
 
@@ -33,12 +34,18 @@ class Caller:
     """Every call that begins leaves exactly one row, however it ends; so does each later turn that falls due."""
 
     def __init__(
-        self, senders: Mapping[CallProtocol, Sender], reporter: Reporter, timeout_s: float, duration_s: float
+        self,
+        senders: Mapping[CallProtocol, Sender],
+        reporter: Reporter,
+        timeout_s: float,
+        duration_s: float,
+        tracing: ClientTracing | None = None,
     ) -> None:
         self._senders = senders
         self._reporter = reporter
         self._timeout_s = timeout_s
         self._duration_s = duration_s
+        self._tracing = tracing or ClientTracing()
 
     def prepare(self, call: Call) -> Prepared:
         """Raises NoAddress."""
@@ -70,11 +77,13 @@ class Caller:
     ) -> Answer | None:
         """None: it failed."""
         answer, status, error = Answer(), Status.ERROR, ""
+        trace = self._tracing.begin()
+        sent = trace.of(call) if trace else call
         now_s = time.monotonic() - t0_s
         self._reporter.sent(Sent(index, turn, call.user, call.service, call.session, t_intended_s, now_s))
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._senders[call.protocol].send(call, message, answer)
+                await self._senders[call.protocol].send(sent, message, answer)
             status = Status.OK
         except CallFailed as exc:
             error = str(exc)
@@ -89,4 +98,6 @@ class Caller:
             if status is not Status.OK:
                 answer.ended(time.monotonic())
             self._reporter.ended(answer.row(call, index, turn, status, error, t_intended_s, t0_s))
+            if trace is not None:
+                self._tracing.end(trace, call, answer, status, error)
         return answer if status is Status.OK else None

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 
+from contracts.stack import default_run_dir
+from contracts.tracing.sending import SPANS_SOCKET_NAME
 from loadtest.generating.collecting import OnRequest, Progress
 from loadtest.generating.fleet import Generated, ProcessReport, Stop, Task, run_task
 from loadtest.generating.messages import Target
@@ -55,6 +57,7 @@ def generate(
 
 def target_of(plan: Plan) -> Target:
     given = plan.target
+    spans_socket = (given.run_dir or default_run_dir()) / SPANS_SOCKET_NAME
     return Target(
         http=(given.http or "").rstrip("/"),
         grpc=given.grpc or "",
@@ -63,6 +66,7 @@ def target_of(plan: Plan) -> Target:
         cert_file=str(given.cert or ""),
         cert_key_file=str(given.cert_key or ""),
         is_grpc_tls=given.grpc_tls,
+        spans_socket=str(spans_socket) if spans_socket.exists() else "",
     )
 
 

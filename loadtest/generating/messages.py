@@ -31,6 +31,8 @@ class Target(msgspec.Struct, frozen=True):
     """PEM of a client certificate."""
     cert_key_file: str = ""
     is_grpc_tls: bool = False
+    spans_socket: str = ""
+    """Of a stack on this machine, which takes the spans of calls that are traced; empty: none are."""
 
 
 class Order(msgspec.Struct, frozen=True):

@@ -22,6 +22,7 @@ from loadtest.generating.messages import Begin, Down, Frames, Order, Ready, Targ
 from loadtest.generating.precise_loop import precise_loop, run_in_real_time
 from loadtest.generating.reporter import Reporter
 from loadtest.generating.sender import Sender
+from loadtest.generating.tracing import ClientTracing
 from loadtest.generating.work import digest_of, load_work
 
 _READ_BYTES = 1 << 16
@@ -98,7 +99,8 @@ async def _run(pipe: int) -> None:
     work = load_work(order.maker, order.argument)
     reporter = Reporter(up.write)
     async with senders(order.target) as made:
-        caller = Caller(made, reporter, order.timeout_s, work.duration_s)
+        tracing = ClientTracing(order.target.spans_socket)
+        caller = Caller(made, reporter, order.timeout_s, work.duration_s, tracing)
         dispatcher = Dispatcher(work, caller, order.process, order.num_processes)
         dispatcher.make_ahead()
         gc.collect()
