@@ -1,5 +1,7 @@
 """Other load generators on the same server, each as its users run it.
 
+But with real-time priority where ours has it: on a busy machine the difference would be the scheduler's.
+
 - Locust: this environment's, `constant_throughput`, its own figures from its CSV.
 - perf_analyzer: $PERF_ANALYZER. PyPI `tritonclient==2.51.0` carries the binary; Debian's `libb64-0d` and PyPI's
   `nvidia-cuda-runtime-cu12` go on $LD_LIBRARY_PATH. It exports each request's stamps.
@@ -20,6 +22,7 @@ from typing import Any
 from benchmarks.peers import PeerUnavailable
 from benchmarks.report import Figure
 from contracts.stack import tidegate_home
+from loadtest.generating.precise_loop import run_in_real_time
 
 TIMEOUT_S = 180.0
 TOKENIZER = "smollm2-135m-instruct"
@@ -83,8 +86,7 @@ def aiperf_round(url: str, rate_per_s: float, duration_s: float) -> dict[str, fl
             *("--request-count", str(round(rate_per_s * duration_s)), "--isl", "16", "--osl", "16"),
             *("--tokenizer", str(tokenizer), "--output-artifact-dir", folder, "--use-server-token-count"),
         ]
-        offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-        _run("aiperf", command, folder, {**os.environ, **offline})
+        _run("aiperf", command, folder, os.environ)
         found = next(Path(folder).rglob("profile_export_aiperf.json"), None)
         if found is None:
             raise PeerUnavailable("aiperf wrote no profile_export_aiperf.json")
@@ -114,9 +116,17 @@ def _named(variable: str, what: str) -> str:
 
 
 def _run(name: str, command: list[str], folder: str, env: Any) -> None:
+    first = f"from {run_in_real_time.__module__} import run_in_real_time as go; import os, sys; go(); "
+    start = [sys.executable, "-c", first + "os.execv(sys.argv[1], sys.argv[1:])"]
     try:
         done = subprocess.run(
-            command, cwd=folder, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            [*start, *command],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
         raise PeerUnavailable(f"{name}: {exc}") from exc

@@ -208,8 +208,9 @@ def _event(delta: dict[str, str], finish_reason: str | None = None) -> bytes:
     return _data({"choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}]})
 
 
-def _data(value: Any) -> bytes:
-    return b"data: " + msgspec.json.encode(value) + b"\n\n"
+def _data(value: dict[str, Any]) -> bytes:
+    chunk = {"id": "mock", "object": "chat.completion.chunk", "created": 0, "model": "mock", **value}
+    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
 
 async def _serve(script: Script) -> None:
