@@ -132,7 +132,8 @@ def test_latency_belongs_to_the_window_by_intended_start_and_throughput_by_token
     """Due at 9.9 and slow: its latency counts, its tokens after 10 s do not; one due before 0 brings tokens."""
     early = a_request(-1.0, 3.0, chunk_times_s=(-0.5, 1.0, 2.0), chunk_tokens=(1, 1, 1))
     late = a_request(9.9, 5.0, chunk_times_s=(9.95, 12.0), chunk_tokens=(1, 9))
-    measured = measure(columns_of([early, late]), NO_CURVE, Window(0.0, 10.0, True, "", ()))
+    after = a_request(10.0, 7.0)
+    measured = measure(columns_of([early, late, after]), NO_CURVE, Window(0.0, 10.0, True, "", ()))
     assert measured.samples("latency.scheduled").values.tolist() == pytest.approx([5.0])
     assert measured.rate("tokens.rate") == pytest.approx(3 / 10)
     assert measured.rate("requests.offered") == pytest.approx(1 / 10)
