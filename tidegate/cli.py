@@ -20,6 +20,8 @@ from tidegate.commands import (
     chat,
     doctor,
     keys,
+    launch_check,
+    loadtest,
     models,
     pool,
     rollout,
@@ -103,6 +105,8 @@ app.command(rich_help_panel=LOOK)(trace.trace)
 app.add_typer(pool.app, name="pool", rich_help_panel=LOOK)
 app.add_typer(scaler.app, name="scaler", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(simulate.simulate)
+app.add_typer(loadtest.app, name="loadtest", rich_help_panel=LOOK)
+app.command("launch-check", rich_help_panel=LOOK)(launch_check.launch_check)
 app.command(rich_help_panel=LOOK)(bench.bench)
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from contracts.checked_yaml import load_yaml
+from loadtest.planning.launch import Launch
 from loadtest.planning.load import ClosedLoop, Load, OpenLoop, Replay, Seconds, Span
 from loadtest.planning.strict import Strict, findings
 from loadtest.planning.trace_file import FOLDER
@@ -96,6 +97,8 @@ class Memory(Strict):
     """GPU memory, where there is a GPU."""
     baseline_s: Seconds = 2.0
     """Sampled before the first request, for the way back to it after the drain."""
+    settle_s: Seconds = 5.0
+    """Sampled after the last answer: idle workers give blocks back after half a second; PSS is read each 5."""
 
 
 class Plan(Strict):
@@ -114,6 +117,8 @@ class Plan(Strict):
     """One expression a line, as docs/loadtest.md has them."""
     generator: Generator = Generator()
     memory: Memory = Memory()
+    launch: Launch = Launch()
+    """For `tidegate launch-check`."""
     run: Path | None = None
     """The folder for what the run leaves. None: `runs/NAME-TIME`."""
 

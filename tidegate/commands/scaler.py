@@ -25,7 +25,7 @@ from tidegate.console import out, print_json, print_table
 if TYPE_CHECKING:
     from scaler.serving.service_client import ScalerClient
 
-app = typer.Typer(help="See what is scaled and why; set policies, pauses, reservations.")
+app = typer.Typer(help="See what is scaled and why; policies, pauses, reservations.")
 app.add_typer(scaler_policy.app, name="policy")
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model that the policy names.")]

@@ -278,7 +278,7 @@ def up(
         bool, typer.Option("--json", help="When ready, print the stack as one JSON object.")
     ] = False,
 ) -> None:
-    """Serve models: memory node, Triton, gateway, scaler; until Ctrl-C.
+    """Serve models: node, Triton, gateway, scaler; until Ctrl-C.
 
     Prints the URLs when everything is ready. Ctrl-C or SIGTERM drains and stops; a second one kills.
     Every option can also be set as TIDEGATE_GATEWAY_PORT, TIDEGATE_POOL_BYTES, ...; the command line wins.

@@ -173,7 +173,20 @@ def test_help_is_on_standard_output_and_no_failure(args, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", ["up", "scale", "models", "chat", "doctor", "status", "pool", "scaler", "bench"]
+    "command",
+    [
+        "up",
+        "scale",
+        "models",
+        "chat",
+        "doctor",
+        "status",
+        "pool",
+        "scaler",
+        "loadtest",
+        "launch-check",
+        "bench",
+    ],
 )
 def test_every_command_has_a_summary_of_one_line(command, capsys, monkeypatch):
     """At 80 columns."""
