@@ -48,7 +48,7 @@ def as_dict(result: Result) -> dict[str, Any]:
         "window": {
             "start_s": _known(window.start_s),
             "end_s": _known(window.end_s),
-            "is_steady": window.is_steady,
+            "is_steady": None if window.is_steady is None else bool(window.is_steady),
             "why": window.why,
         },
         "requests": {"total": len(result.requests), **counts},
