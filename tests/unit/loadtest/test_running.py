@@ -241,8 +241,8 @@ def test_a_node_that_was_silent_for_three_seconds_makes_the_run_doubtful():
 
 
 def test_silence_before_the_load_and_after_it_is_no_doubt():
-    """The node began to answer at 0.5 s and stopped at 9.5 s of 10."""
-    assert source_problems(node_curve([*np.arange(0.5, 9.6, 0.5)]), ended_s=10.0) == []
+    """It answered at -3 s, from 0.5 to 9.5 s of 10, and again at 15 s."""
+    assert source_problems(node_curve([-3.0, *np.arange(0.5, 9.6, 0.5), 15.0]), ended_s=10.0) == []
 
 
 def test_a_node_that_never_answered_is_a_problem_and_other_sources_are_notes():

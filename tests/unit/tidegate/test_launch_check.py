@@ -273,6 +273,12 @@ def test_starting_a_rollout_at_nothing_is_no_rollback():
     assert last_rollback("chat", [revision(2, 0, 1), revision(1, None, 2)]) == (0, 0.0)
 
 
+def test_a_change_of_another_service_after_the_rollback_makes_it_no_younger():
+    """chat stays at 0 % in revision 3; it went there in revision 2."""
+    history = [revision(3, 0, 1), revision(2, 0, 5), revision(1, 50, 6)]
+    assert last_rollback("chat", history) == (2, NOW_S - 5 * HOUR_S)
+
+
 def test_a_plan_may_say_that_no_way_back_is_wanted():
     """way_back: [] is written down by somebody, and so it passes."""
     assert check_way_back((), routes(None), HOUR_S, NOW_S).verdict is PASS
