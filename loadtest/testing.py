@@ -67,10 +67,6 @@ class PlainArgument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Evenly or randomly spaced calls of one protocol; or a hold, when `slots` is not 0."""
 
     protocol: Protocol
-    service: str = "mock"
-    tensor_values: int = 2
-    """Of the one input IN, FP32, of `grpc_tensors`."""
-    max_tokens: int = 16
     rate_per_s: float = 20.0
     duration_s: float = 1.0
     poisson_seed: int | None = None
@@ -79,6 +75,10 @@ class PlainArgument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     think_s: float = 0.0
     dies_at_index: int = -1
     """The process that makes this call exits: a crash of the generator."""
+    service: str = "mock"
+    tensor_values: int = 2
+    """Of the one input IN, FP32, of `grpc_tensors`."""
+    max_tokens: int = 16
 
 
 @dataclass(frozen=True, slots=True)
