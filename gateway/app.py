@@ -54,7 +54,7 @@ def build_app(
         gateway = app.state.gateway = Gateway(
             config, catalog, client, through.pipeline, through.usage, through.metrics
         )
-        door = GrpcServer(config, through.pipeline, upstreams, key) if config.grpc_port else None
+        door = GrpcServer(config, catalog, through.pipeline, upstreams, key) if config.grpc_port else None
         async with through.running():
             if door is not None:
                 await door.start()

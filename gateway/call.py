@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from contracts.logs import fields
 from gateway.errors import ClientGone, GatewayError
@@ -22,6 +23,12 @@ from ledger.keys import without_secrets
 def new_request_id() -> str:
     """A name, no secret: 128 random bits, without a system call for each."""
     return f"{random.getrandbits(128):032x}"
+
+
+class TokenCounter(Protocol):
+    """`gateway.grpc_tokens` has it."""
+
+    def read(self, call: Call, reply: bytes) -> bytes: ...
 
 
 @dataclass
@@ -53,6 +60,8 @@ class Call:
     num_output_tokens: int | None = None
     first_text_s: float | None = None
     """Since `started_s`."""
+    token_counter: TokenCounter | None = None
+    """Of a language model at the gRPC door."""
     runs_on: bool = False
     """Its client left, and Triton can't be told: what it holds is given back when Triton has answered."""
     is_stream: bool = False

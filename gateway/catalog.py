@@ -102,6 +102,10 @@ class Catalog:
     def names(self) -> list[str]:
         return list(self._models)
 
+    def get(self, name: str) -> GatewayModel | None:
+        """None: it has no tokenizer here."""
+        return self._models.get(name)
+
     def find(self, name: str) -> GatewayModel:
         """Raises ModelNotFound."""
         try:
@@ -117,6 +121,9 @@ class Catalog:
             fitting = ", ".join(other.name for other in self._models.values() if other.kind == kind) or "none"
             raise InvalidRequest(f"model {name!r} can't {kind}; models that can: {fitting}", "model")
         return model
+
+
+NO_MODELS = Catalog(())
 
 
 def load_catalog(served: Iterable[ServedModel]) -> Catalog:

@@ -16,9 +16,11 @@ import grpc
 from contracts.tracing.context import TRACEPARENT, TRACESTATE
 from gateway.authentication import KEY_HEADER, require
 from gateway.call import Call, ids_of, new_request_id
+from gateway.catalog import NO_MODELS, Catalog, GatewayModel
 from gateway.errors import ClientGone, GatewayError, InternalError, from_triton
 from gateway.grpc_rpcs import METHODS, SERVICE, Kind, kind_of
 from gateway.grpc_stream import Connection, ProxiedStream, code_of, fail, refuse, traced_by
+from gateway.grpc_tokens import TokenRequest
 from gateway.grpc_wire import read_request, with_model
 from gateway.pipeline import Pipeline
 from gateway.upstreams import Lease, Upstreams
@@ -47,8 +49,15 @@ class Answer(NamedTuple):
 class GrpcDoor(grpc.GenericRpcHandler):
     """Give it to `server.add_generic_rpc_handlers`."""
 
-    def __init__(self, pipeline: Pipeline, upstreams: Upstreams, extra: Metadata = ()) -> None:
-        """`extra`: metadata for Triton alone."""
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        upstreams: Upstreams,
+        extra: Metadata = (),
+        catalog: Catalog = NO_MODELS,
+    ) -> None:
+        """`extra`: metadata for Triton alone. `catalog`: the models whose tokens are counted."""
+        self._catalog = catalog
         self._pipeline = pipeline
         self._upstreams = upstreams
         self._extra = tuple(extra)
@@ -125,11 +134,36 @@ class GrpcDoor(grpc.GenericRpcHandler):
         if head.request_id:
             call.request_id = head.request_id[:MAX_ID_CHARS]
         self._pipeline.enter(call, head.model_name)
-        target = self._pipeline.route(call, sticky=headers.get(SESSION_KEY), num_prompt_tokens=0)
+        sticky = headers.get(SESSION_KEY)
+        target = self._pipeline.route(call, sticky=sticky, num_prompt_tokens=0)
+        if (model := self._catalog.get(target.model)) is None or (
+            asked := TokenRequest.read(request)
+        ) is None:
+            await self._turn(call)
+            await self._pipeline.admit(call, 0, None)
+        else:
+            count = sum(await model.count_tokens(asked.texts))
+            # Which model it is may depend on how long the prompt is.
+            target = self._pipeline.route(call, sticky=sticky, num_prompt_tokens=count)
+            await self._turn(call)
+            request = await self._admitted(call, model, asked, count) or request
+        return request if target.model == head.model_name else with_model(request, target.model)
+
+    async def _turn(self, call: Call) -> None:
         if self._pipeline.must_wait(call):
             await self._pipeline.wait_turn(call)
-        await self._pipeline.admit(call, 0, None)
-        return request if target.model == head.model_name else with_model(request, target.model)
+
+    async def _admitted(
+        self, call: Call, model: GatewayModel, asked: TokenRequest, num_prompt_tokens: int
+    ) -> bytes | None:
+        """The request, held to what its limits leave and asking for its tokens; None: as it is."""
+        if model.kind != "generate":
+            await self._pipeline.admit(call, num_prompt_tokens, None)
+            return None
+        most = min(asked.max_tokens, max(1, model.max_context_tokens - num_prompt_tokens))
+        allowed = await self._pipeline.admit(call, num_prompt_tokens, most)
+        request, call.token_counter = asked.counted(max(1, allowed) if allowed < most else asked.max_tokens)
+        return request
 
     async def _ask(self, call: Call, session: str | None, request: bytes, metadata: Metadata) -> Answer:
         """At another endpoint when one can't be reached. Raises AioRpcError."""

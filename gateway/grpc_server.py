@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 
 from contracts.triton_key import grpc_metadata
+from gateway.catalog import Catalog
 from gateway.config import ConfigError, GatewayConfig
 from gateway.grpc_door import GrpcDoor
 from gateway.pipeline import Pipeline
@@ -21,10 +22,15 @@ class GrpcServer:
     """Make it inside the event loop that runs it. Raises ConfigError when the port is taken."""
 
     def __init__(
-        self, config: GatewayConfig, pipeline: Pipeline, upstreams: Upstreams, triton_key: str
+        self,
+        config: GatewayConfig,
+        catalog: Catalog,
+        pipeline: Pipeline,
+        upstreams: Upstreams,
+        triton_key: str,
     ) -> None:
         self._grace_s = float(config.drain_grace_s)
-        self._door = GrpcDoor(pipeline, upstreams, grpc_metadata(triton_key))
+        self._door = GrpcDoor(pipeline, upstreams, grpc_metadata(triton_key), catalog)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.max_send_message_length", -1),

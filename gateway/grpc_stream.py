@@ -27,7 +27,7 @@ from gateway.errors import (
     KeyMissing,
     from_triton,
 )
-from gateway.grpc_wire import read_reply, read_request, with_parameter
+from gateway.grpc_wire import ReplyHead, read_reply, read_request, with_parameter
 from gateway.upstreams import Lease
 
 END_WAIT_S = 1.0
@@ -116,8 +116,15 @@ class ProxiedStream:
     async def _receive_from(self, upstream: Any) -> None:
         while (reply := await upstream.read()) is not grpc.aio.EOF:
             self._unanswered = None
-            await self._write(reply)
-            await self._note(reply)
+            head = read_reply(reply)
+            if (wire_id := self._wire_id(head)) is None:
+                await self._write(reply)
+                continue
+            call = self._open[wire_id][0]
+            passed = call.token_counter.read(call, reply) if call.token_counter else reply
+            # Before the client has it: its next request must not find this one's share taken.
+            await self._note(wire_id, head)
+            await self._write(passed)
         code = await upstream.code()
         if code is grpc.StatusCode.OK or self._ended_by is not None:
             return
@@ -188,12 +195,11 @@ class ProxiedStream:
         async with self._writing:
             await self._context.write(message)
 
-    async def _note(self, reply: bytes) -> None:
-        if not self._open:
-            return
-        head = read_reply(reply)
-        # Errors of Triton's own may come without the id.
-        wire_id = head.request_id if head.request_id in self._open else next(iter(self._open))
+    def _wire_id(self, head: ReplyHead) -> str | None:
+        """Of the call that it answers. Errors of Triton's own may come without one."""
+        return head.request_id if head.request_id in self._open else next(iter(self._open), None)
+
+    async def _note(self, wire_id: str, head: ReplyHead) -> None:
         waiting = self._open[wire_id]
         call = waiting[0]
         call.note_text()

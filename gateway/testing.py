@@ -31,7 +31,7 @@ TINY_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -191,3 +191,34 @@ async def test_every_rpc_asks_for_a_key_and_management_for_an_admins(rig: Rig) -
         assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
     said = rig.gateway.log_path.read_text()
     assert not any(text.split("_", 2)[2] in said for text in (user, admin, gone))
+
+
+@pytest.mark.parametrize("rig", [{"service_limits": {"chat": {"tokens_per_min": 40}}}], indirect=True)
+async def test_tokens_are_charged_at_the_grpc_door_too(rig: Rig) -> None:
+    """A "hello" is 5 of the tiny model's tokens and may get 16; it got 2. So three of them fit 40: without settling
+    it was one, without counting all. The log has the numbers, the client not one tensor more."""
+    refused, answered = "", 0
+    async with grpc.aio.insecure_channel(rig.address) as channel:
+        stream = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer()
+        while not refused:
+            message = service_pb2.ModelInferRequest(model_name="chat", id=f"r{answered}")
+            for tensor in texts("hello"):
+                message.inputs.append(tensor._get_tensor())
+                message.raw_input_contents.append(tensor._get_content())
+            await stream.write(message)
+            is_final = False
+            while not is_final and not refused:
+                reply = await stream.read()
+                refused = reply.error_message
+                is_final = reply.infer_response.parameters["triton_final_response"].bool_param
+                assert {output.name for output in reply.infer_response.outputs} <= {
+                    "text_output",
+                    "finish_reason",
+                }
+            answered += is_final
+        await stream.done_writing()
+    assert "tokens per minute: 40 allowed" in refused
+    assert answered == 3
+    assert await rig.gateway.stop() == 0
+    rows = [row for row in rig.rows() if row.outcome == "ok"]  # type: ignore[attr-defined]
+    assert [(row.prompt_tokens, row.output_tokens) for row in rows] == [(5, 2)] * 3  # type: ignore[attr-defined]
