@@ -77,6 +77,13 @@ def samples_needed(counts: Counts) -> int | None:
     return round(high / shrink)
 
 
+def samples_likely(p: float, confidence: float) -> int | None:
+    """So many prove a percentile when half of those that may lie beyond it do: few servers keep one without any."""
+    n = 1_000_000
+    beyond = round(n * (1 - p) / 2)
+    return samples_needed(Counts(n, float(n), beyond, beyond, p, confidence, 0.0))
+
+
 def share_interval(count: int, n: int, n_effective: float, confidence: float) -> tuple[float, float]:
     """Clopper and Pearson's, on the effective sample: at least `confidence` whatever the true share."""
     k, m, tail = count * n_effective / n, n_effective, (1 - confidence) / 2

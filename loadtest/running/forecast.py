@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from loadtest.judging.expression import Expression, parse_all
+from loadtest.judging.proof import samples_likely
 from loadtest.measuring.catalogue import Good, Kind
 from loadtest.measuring.sample_sizes import n_needed
 from loadtest.planning.plan import Plan
@@ -26,6 +27,8 @@ class Demand:
     expected: int | None
     """After the least warm-up. None: a closed loop, where that depends on the answers."""
     needed: int
+    likely: int | None
+    """With half of those over the limit that may be, and no bursts of them."""
     needed_duration_s: float | None
     """Of the load, at the plan's rate."""
 
@@ -121,9 +124,10 @@ def _peak(schedule: Schedule, span_s: float = 10.0) -> float:
 
 
 def _demand(line: Expression, plan: Plan, counts: dict[str, int] | None, span_s: float) -> Demand:
-    needed = n_needed(quantile_of(line) or 0.0, line.confidence)
+    p = quantile_of(line) or 0.0
+    needed, likely = n_needed(p, line.confidence), samples_likely(p, line.confidence)
     if counts is None:
-        return Demand(line.text, None, needed, None)
+        return Demand(line.text, None, needed, likely, None)
     scope = dict(line.scope)
     expected = sum(
         counts[user.name]
@@ -133,15 +137,17 @@ def _demand(line: Expression, plan: Plan, counts: dict[str, int] | None, span_s:
         and (line.metric.name not in STREAMS_ONLY or user.kind in STREAMING)
     )
     seconds = plan.warm_up.least_s + span_s * needed / expected if expected else None
-    return Demand(line.text, expected, needed, seconds)
+    return Demand(line.text, expected, needed, likely, seconds)
 
 
 def _in_words(demand: Demand) -> str:
     if demand.expected is None:
         return f"{demand.expression}: needs {demand.needed} requests"
     text = f"{demand.expression}: about {demand.expected} requests, needs at least {demand.needed}"
+    if demand.is_met and demand.likely and demand.expected < demand.likely:
+        return f"{text}: enough if none of them is bad; {demand.likely} if half of those are that may be"
     if demand.is_met:
-        return f"{text}: enough if none of them is bad"
+        return f"{text}: enough"
     if demand.needed_duration_s is None:
         return f"{text}: no user of the plan gives any"
     return f"{text}: too short; {demand.needed_duration_s:.0f} s at this rate would do"

@@ -60,6 +60,13 @@ def test_a_run_that_was_not_watched_to_its_end_can_not_say_that_nothing_leaked()
     assert row.verdict is Verdict.INVALID
 
 
+def test_a_look_half_a_second_after_the_last_answer_is_too_early_for_a_leak():
+    """The last request ends at 60.4 s, the last sample is of 60.75 s: an idle worker still has its blocks."""
+    used = [0.0] * 8 + [50.0] * 244
+    row = row_of(judged(even_run(), "errors rate < 1%", curve=kv_curve(used)), "kv back to baseline")
+    assert (row.verdict, row.value) == (Verdict.INVALID, None)
+
+
 def test_a_counter_that_began_again_is_not_counted_backwards():
     """0, 3, 5, then a new process: 0, 2. Seven in all."""
     curve = curve_of(series("kv.preemptions", [0, 3, 5, 0, 2]))
