@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from contracts.checked_yaml import allowed_range
-from loadtest.planning import lengths, load, plan, users
+from loadtest.planning import launch, lengths, load, plan, users
 
 HEAD = """# The keys of a load-test plan
 
@@ -23,6 +23,7 @@ of range are refused, all at once. Where a key takes one of several forms, `kind
 
 CHAPTERS: tuple[tuple[str, tuple[type[BaseModel], ...]], ...] = (
     ("The plan", (plan.Plan, plan.Target, plan.WarmUp, plan.Generator, plan.Memory)),
+    ("`launch`", (launch.Launch, launch.Backups)),
     ("`load`", (load.OpenLoop, load.ClosedLoop, load.Replay)),
     (
         "`load.shape`",

@@ -6,11 +6,9 @@ Each keeps what was measured. Real processes, no Triton.
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +20,7 @@ from loadtest.planning.plan import parse_plan
 from loadtest.records import Request, Status
 from loadtest.run import Quiet, run_plan
 from loadtest.running.result import RunResult, conclude
+from loadtest.running.stopping import stopped_by_signals
 from loadtest.testing import RunningMock, running_mock
 from loadtest.verdict import Row, Verdict
 from tests.integration.fake_node import NUM_BLOCKS, fake_node
@@ -166,32 +165,21 @@ def test_an_slo_that_cannot_be_read_is_invalid_before_anything_is_sent(mock, tmp
 
 
 def test_ctrl_c_keeps_what_was_measured_and_ends_invalid(mock, tmp_path):
-    """A run of a minute, stopped after some answers."""
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(plan_text(mock, duration_s=60))
-    command = [
-        sys.executable,
-        "-m",
-        "tidegate",
-        "loadtest",
-        str(plan),
-        "--out",
-        str(tmp_path / "run"),
-        "--json",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("sending"):
-                break
-        time.sleep(3.0)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
-    said = json.loads(out.splitlines()[-1])
-    assert (process.returncode, said["verdict"]) == (2, "INVALID"), err
-    assert "the run was stopped by hand" in said["problems"]
-    assert said["requests"]["ok"] > 0
-    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
+    """A run of a minute, interrupted at the twentieth answer; a second Ctrl-C would end the process as ever."""
+    text, said = plan_text(mock, duration_s=60), []
+    before = signal.getsignal(signal.SIGINT)
+    with stopped_by_signals(said.append) as stop:
+        interrupt = AtRequest(20, lambda: os.kill(os.getpid(), signal.SIGINT))
+        result = run_plan(
+            parse_plan(text, tmp_path), tmp_path / "run", plan_text=text, observer=interrupt, stop=stop
+        )
+        assert signal.getsignal(signal.SIGINT) == before
+    assert result.judgement.verdict is Verdict.INVALID
+    assert "the run was stopped by hand" in result.problems
+    assert (result.requests.status == Status.OK).sum() >= 20
+    assert result.ended_s < 60
+    assert {path.name for path in result.folder.iterdir()} == FILES
+    assert len(said) == 1
 
 
 # --- memory ---
