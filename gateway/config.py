@@ -63,6 +63,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     node_socket: str = ""
     """The node daemon's control socket, for the console's map of the pool; "": it has none."""
+    traces_path: str = ""
+    """The file of kept traces, for the console; "": none are kept."""
     triton_metrics: str = ""
     """host:port of Triton's Prometheus metrics, for the console; "": they are not asked."""
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from contracts import logs
 from contracts.tracing.names import dialect_of
+from contracts.tracing.store import StoreError, TraceStore
 from telemetry.config import ConfigError, TelemetryConfig, read_config
 from telemetry.exporting import Forwarder, exporter_for
 from telemetry.intake import Intake
 from telemetry.listening import OtlpServer, SpanListener
-from telemetry.store import StoreError, TraceStore
 
 READY_LINE = "tidegate-ready telemetry"
 

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from contracts.tracing.span import Span
+from contracts.tracing.store import StoreError, TraceStore
 from telemetry.exporting import Forwarder
-from telemetry.store import StoreError, TraceStore
 
 logger = logging.getLogger("telemetry")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Template
 
 from contracts.tracing.span import Event, Span, SpanStatus
-from telemetry.tree import Row, notes_of, scaling_text
+from contracts.tracing.tree import Row, notes_of, scaling_text
 
 TEMPLATE = Path(__file__).with_name("page.html")
 SERVICES = 6

@@ -20,6 +20,7 @@ import msgspec
 from contracts.logs import FORMAT_VARIABLE
 from contracts.stack import STACK_NAME, Stack, write_whole
 from contracts.tracing.sending import SPANS_SOCKET_NAME, SPANS_SOCKET_VARIABLE
+from contracts.tracing.store import STORE_NAME
 from contracts.triton_key import TRITON_KEY_NAME
 from gateway.routes import Routes, RoutesInvalid
 from python_backend.node.added import ADDED_NAME
@@ -28,7 +29,6 @@ from scaler.errors import PolicyInvalid, ScaleError
 from scaler.node_client import NodeClient
 from scaler.serving.server import is_loopback
 from scaler.serving.store import Store
-from telemetry.store import STORE_NAME
 from tidegate import ports, processes, repository, run_dir, triton_install
 from tidegate.console import ConsoleProgress
 from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
@@ -316,6 +316,7 @@ class Launcher:
             "scaler_grpc": self._scaler_address if self._settings.with_scaler else "",
             "node_socket": self._control_socket if self._node else "",
             "triton_metrics": self._address(self._settings.triton_metrics_port),
+            "traces_path": str(self._settings.run_dir.absolute() / STORE_NAME) if self._telemetry else "",
             "ledger_url": self._settings.ledger_url_used,
             "routes_path": str(self._settings.routes.absolute()) if self._settings.routes else "",
             "requires_keys": self._settings.requires_keys,

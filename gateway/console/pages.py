@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from contracts import web
-from gateway.console import access, rollback
+from gateway.console import access, rollback, traces
 from gateway.console.following import Console
 from gateway.errors import InvalidRequest, RouteNotFound, shown
 from gateway.pipeline import Pipeline
@@ -52,7 +52,7 @@ async def file(name: str) -> Response:
     shared = {"charts.js": web.scripts, "look.css": web.styles}
     if name in shared:
         return _answer(shared[name](), name.rpartition(".")[2])
-    if name in ("console.js", "console.css"):
+    if name in ("console.js", "console.css", "trace.js"):
         return _answer(_file(name), name.rpartition(".")[2])
     raise RouteNotFound("there is no such file; the console is at /console")
 
@@ -67,6 +67,22 @@ async def data(request: Request) -> Response:
     found["can_change"] = console.revisions is not None and _may_change(request, pipeline)
     # A hundred kilobytes of JSON is a millisecond that no call should wait for.
     return _json(await asyncio.to_thread(msgspec.json.encode, found))
+
+
+@router.get("/console/trace/{trace_id}")
+async def trace_page(trace_id: str) -> Response:
+    """The page; it asks for its trace itself, with the key that the tab keeps."""
+    return _answer(_file("trace.html"), "html")
+
+
+@router.get("/console/data/trace/{trace_id}")
+async def trace_data(request: Request, trace_id: str) -> Response:
+    """The spans of one kept trace as a waterfall. 404 where nothing is kept of it."""
+    _, pipeline = _parts_of(request)
+    access.check(request, pipeline, "metrics")
+    store_path = request.app.state.gateway.config.traces_path
+    found = await asyncio.to_thread(traces.waterfall, store_path, trace_id)
+    return _json(msgspec.json.encode(found))
 
 
 @router.post("/console/rollback")

@@ -21,8 +21,8 @@ from benchmarks.clients import TritonLoad, generate_request
 from contracts.stack import Stack
 from contracts.tracing.context import TraceContext, new_span_id, new_trace_id
 from contracts.tracing.sending import SPANS_SOCKET_NAME
+from contracts.tracing.store import STORE_NAME, TraceStore
 from gateway.testing import free_port, running_gateway
-from telemetry.store import STORE_NAME, TraceStore
 from tests.e2e.otlp_receiver import Receiver, Seen
 from tests.models import CHAT, EMBED, chat_text, model_folder
 from tidegate.testing import running_stack

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
+from contracts.tracing.span import Span, SpanKind
+from contracts.tracing.store import TraceStore
 from gateway import rollout
 from gateway.console.testing import FakeNode, FakeScaler, serving
 from gateway.route_table import KIND
@@ -330,3 +333,39 @@ async def test_an_answer_holds_no_secret_and_says_so_to_caches(locked: Rig) -> N
         assert "unsafe" not in one.headers["content-security-policy"]
         assert "default-src 'none'" in one.headers["content-security-policy"]
     assert answer.json()["who"].startswith("key ")
+
+
+async def test_a_failed_call_links_to_its_waterfall(tmp_path: Path, chromium: Browser) -> None:
+    """A kept trace opens with its spans; one that is not kept says so; neither answers without a key."""
+    path, trace_id = tmp_path / "traces.db", "ab" * 16
+    store = TraceStore.create(path)
+    whole = Span(
+        "tidegate-gateway", trace_id, "a" * 16, "", "chat <i>chat</i>", SpanKind.SERVER, 0, 9 * 10**9
+    )
+    part = Span(
+        "tidegate-engine", trace_id, "b" * 16, "a" * 16, "prefill", SpanKind.INTERNAL, 10**9, 4 * 10**9
+    )
+    store.add([whole, part], time.time())
+    store.close()
+    async with rigged(tmp_path, requires_keys=True, traces_path=str(path)) as rig:
+        address, key = f"/console/data/trace/{trace_id}", rig.keys["metrics"]
+        assert (await rig.http.get(address)).status_code == 401
+        found = (await rig.http.get(address, headers=key)).json()
+        assert [(row["name"], row["depth"], row["starts_s"]) for row in found["rows"]][1] == (
+            "prefill",
+            1,
+            1.0,
+        )
+        for unknown in ("cd" * 16, "..%2Ftraces.db", "x"):
+            assert (await rig.http.get(f"/console/data/trace/{unknown}", headers=key)).status_code == 404
+        async with opened(chromium, rig.gateway.url, width=390) as (page, complaints):
+            await page.goto(f"{rig.gateway.url}/console/trace/{trace_id}")
+            await page.wait_for_selector("#trouble:text('Sign in')")
+            await page.evaluate(
+                "text => sessionStorage.setItem('tidegate-key', text)", key["authorization"][7:]
+            )
+            await page.reload()
+            await page.wait_for_selector(".waterfall details")
+            assert "chat <i>chat</i>" in (await page.text_content("#rows") or "")
+            assert await page.evaluate(OVERFLOW_PX) == 0
+            assert all("401" in said for said in complaints)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from contracts.tracing.span import Span
-    from telemetry.store import TraceStore
+    from contracts.tracing.store import TraceStore
 
 
 def trace(
@@ -40,7 +40,7 @@ def trace(
     The id is the x-request-id of an answer, or a trace id. Sampled, failed and slow requests of the last day are
     there; one that brings `traceparent: 00-...-01` is always traced.
     """
-    from telemetry.store import STORE_NAME, StoreError, TraceStore
+    from contracts.tracing.store import STORE_NAME, StoreError, TraceStore
 
     path = (run_dir or default_run_dir()) / STORE_NAME
     try:
@@ -62,8 +62,8 @@ def _show(store: TraceStore, which: str, html: Path | None, as_json: bool) -> No
     spans = _spans_of(store, which)
     scalings = _scalings(store, spans)
     if html is not None:
+        from contracts.tracing.tree import rows_of
         from telemetry.page import page_of
-        from telemetry.tree import rows_of
 
         html.write_text(page_of(which, rows_of(spans), scalings), encoding="utf-8")
         note(f"wrote {html}")
@@ -100,7 +100,7 @@ def _spans_of(store: TraceStore, which: str) -> list[Span]:
 def _scalings(store: TraceStore, spans: Sequence[Span]) -> list[Span]:
     """Of the models that answered, while it ran or shortly before."""
     from contracts.tracing import names
-    from telemetry.tree import models_of
+    from contracts.tracing.tree import models_of
 
     models = models_of(spans)
     began, ended = min(span.start_unix_ns for span in spans), max(span.end_unix_ns for span in spans)

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from contracts.tracing.span import Span, SpanStatus
-from telemetry.store import TracedRequest
-from telemetry.tree import Row, is_lost, notes_of, rows_of, scaling_text
+from contracts.tracing.store import TracedRequest
+from contracts.tracing.tree import Row, is_lost, notes_of, rows_of, scaling_text
 from tidegate.commands.calls_text import seconds_text
 
 MIN_BAR, MAX_BAR = 16, 60

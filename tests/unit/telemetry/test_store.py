@@ -3,9 +3,9 @@
 import pytest
 
 from contracts.tracing import names
+from contracts.tracing import store as store_module
 from contracts.tracing.span import Event, Link, Span, SpanKind, SpanStatus
-from telemetry import store as store_module
-from telemetry.store import StoreError, TraceStore
+from contracts.tracing.store import StoreError, TraceStore
 
 
 def span(trace: int, number: int = 1, *, parent: int = 0, took_ns: int = 10, **attributes) -> Span:

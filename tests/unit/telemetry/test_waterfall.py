@@ -6,8 +6,8 @@ from rich.console import Console
 
 from contracts.tracing import names
 from contracts.tracing.span import Event, Span, SpanKind, SpanStatus
+from contracts.tracing.tree import is_lost, notes_of, rows_of
 from telemetry.page import page_of
-from telemetry.tree import is_lost, notes_of, rows_of
 from tidegate.commands.trace_text import bar, print_waterfall
 
 MS = 1_000_000

@@ -1,4 +1,4 @@
-"""The latest traces in one SQLite file: written by the telemetry process, read by `tidegate trace`.
+"""The latest traces in one SQLite file: written by the telemetry process, read by `tidegate trace` and the console.
 
 Bounded by age and by number. What is there is a convenience for whoever has no collector; it may be deleted.
 """
