@@ -90,7 +90,7 @@ const tide = (() => {
     const isPercentile = spec.x === "percentile";
     const options = {
       width: Math.max(240, plot.clientWidth), height: plot.clientWidth < 480 ? 210 : spec.height || 240,
-      series, bands, legend: { show: false }, padding: [10, 10, 0, 0],
+      series, bands, legend: { show: false }, padding: [10, 22, 0, 0],
       cursor: {
         drag: { x: true, y: false, setScale: true }, points: { size: 7 }, y: false,
         sync: spec.sync ? { key: spec.sync, setSeries: false, scales: ["x", null] } : undefined,

@@ -43,6 +43,7 @@ class Rig:
     http: httpx.AsyncClient
     keys: dict[str, dict[str, str]]
     """Role -> headers."""
+    traces: Path
 
     async def data(self, **headers: str) -> dict[str, Any]:
         answer = await self.http.get("/console/data", headers=headers)
@@ -83,12 +84,13 @@ async def rigged(folder: Path, **settings: Any) -> AsyncIterator[Rig]:
             ledger_url=url,
             scaler_grpc=address,
             node_socket=socket_path,
+            traces_path=str(folder / "traces.db"),
             **settings,
         ) as gateway,
         httpx.AsyncClient(base_url=gateway.url, timeout=30) as http,
     ):
         try:
-            yield Rig(triton, scaler, gateway, store, http, keys)
+            yield Rig(triton, scaler, gateway, store, http, keys, folder / "traces.db")
         finally:
             store.close()
 
@@ -335,10 +337,10 @@ async def test_an_answer_holds_no_secret_and_says_so_to_caches(locked: Rig) -> N
     assert answer.json()["who"].startswith("key ")
 
 
-async def test_a_failed_call_links_to_its_waterfall(tmp_path: Path, chromium: Browser) -> None:
+async def test_a_failed_call_links_to_its_waterfall(locked: Rig, chromium: Browser) -> None:
     """A kept trace opens with its spans; one that is not kept says so; neither answers without a key."""
-    path, trace_id = tmp_path / "traces.db", "ab" * 16
-    store = TraceStore.create(path)
+    trace_id, key = "ab" * 16, locked.keys["metrics"]
+    store = TraceStore.create(locked.traces)
     whole = Span(
         "tidegate-gateway", trace_id, "a" * 16, "", "chat <i>chat</i>", SpanKind.SERVER, 0, 9 * 10**9
     )
@@ -347,25 +349,18 @@ async def test_a_failed_call_links_to_its_waterfall(tmp_path: Path, chromium: Br
     )
     store.add([whole, part], time.time())
     store.close()
-    async with rigged(tmp_path, requires_keys=True, traces_path=str(path)) as rig:
-        address, key = f"/console/data/trace/{trace_id}", rig.keys["metrics"]
-        assert (await rig.http.get(address)).status_code == 401
-        found = (await rig.http.get(address, headers=key)).json()
-        assert [(row["name"], row["depth"], row["starts_s"]) for row in found["rows"]][1] == (
-            "prefill",
-            1,
-            1.0,
-        )
-        for unknown in ("cd" * 16, "..%2Ftraces.db", "x"):
-            assert (await rig.http.get(f"/console/data/trace/{unknown}", headers=key)).status_code == 404
-        async with opened(chromium, rig.gateway.url, width=390) as (page, complaints):
-            await page.goto(f"{rig.gateway.url}/console/trace/{trace_id}")
-            await page.wait_for_selector("#trouble:text('Sign in')")
-            await page.evaluate(
-                "text => sessionStorage.setItem('tidegate-key', text)", key["authorization"][7:]
-            )
-            await page.reload()
-            await page.wait_for_selector(".waterfall details")
-            assert "chat <i>chat</i>" in (await page.text_content("#rows") or "")
-            assert await page.evaluate(OVERFLOW_PX) == 0
-            assert all("401" in said for said in complaints)
+    address = f"/console/data/trace/{trace_id}"
+    assert (await locked.http.get(address)).status_code == 401
+    found = (await locked.http.get(address, headers=key)).json()
+    assert [(row["name"], row["depth"], row["starts_s"]) for row in found["rows"]][1] == ("prefill", 1, 1.0)
+    for unknown in ("cd" * 16, "..%2Ftraces.db", "x"):
+        assert (await locked.http.get(f"/console/data/trace/{unknown}", headers=key)).status_code == 404
+    async with opened(chromium, locked.gateway.url, width=390) as (page, complaints):
+        await page.goto(f"{locked.gateway.url}/console/trace/{trace_id}")
+        await page.wait_for_selector("#trouble:text('Sign in')")
+        await page.evaluate("text => sessionStorage.setItem('tidegate-key', text)", key["authorization"][7:])
+        await page.reload()
+        await page.wait_for_selector(".waterfall details")
+        assert "chat <i>chat</i>" in (await page.text_content("#rows") or "")
+        assert await page.evaluate(OVERFLOW_PX) == 0
+        assert all("401" in said for said in complaints)
