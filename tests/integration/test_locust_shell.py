@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,18 @@ import pytest
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
+PLAN = """
+name: short
+target: {http: HTTP}
+load:
+  kind: open
+  shape: {kind: hold, rate_per_s: 10, duration_s: 5}
+  arrivals: {kind: constant}
+users:
+  - {name: chat, kind: openai_chat, service: chat, output_tokens: 4}
+memory: {processes: false, gpu: false, baseline_s: 0, settle_s: 0}
+slo: [ttft.scheduled p99 < 2s]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +77,17 @@ def test_a_server_that_is_not_there_is_a_failure_and_grpc_users_without_an_addre
     assert (
         "GrpcChatUser, GrpcEmbedUser left out: no stack of ours runs at that host; give --grpc" in done.stderr
     )
+
+
+def test_a_plan_is_sent_by_the_clock_and_its_verdict_is_the_exit_code(
+    server: tuple[str, str], tmp_path: Path
+):
+    """Fifty requests in five seconds, too few to say anything: INVALID, 2; all of them are in Locust's tables."""
+    (tmp_path / "plan.yaml").write_text(PLAN.replace("HTTP", server[0]))
+    done = _locust("--plan", str(tmp_path / "plan.yaml"), "--plan-out", str(tmp_path / "run"))
+
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())["verdict"]
+    counts = _counts(done.stdout + done.stderr)
+    assert (verdict, done.returncode) == ("INVALID", 2), done.stderr
+    assert counts["REQUEST", "chat"] == counts["TTFT", "chat"] == 50
+    assert "INVALID; the report is" in done.stderr
