@@ -33,6 +33,8 @@ def configure(service: str, text_format: str, *, level: int | str = logging.INFO
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter_of(chosen, service, text_format))
     logging.basicConfig(level=level, handlers=[handler])
+    # It tells of each of its requests; ours are health checks and scrapes.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 def formatter_of(chosen: str, service: str, text_format: str) -> logging.Formatter:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
 
+from contracts.tracing.timing import Timing
 from gateway.balancing import Outcome
 from gateway.errors import GatewayError
 from gateway.triton_client import Attempt, Attempts, GenerateCall, GenerateReply
@@ -25,6 +26,9 @@ class _Unrecorded:
         return self
 
     def try_again(self, error: GatewayError) -> None:
+        pass
+
+    def note(self, timing: Timing) -> None:
         pass
 
     def end(self, error: GatewayError | None = None) -> None:
@@ -51,6 +55,8 @@ class BalancedTriton:
                 async with contextlib.aclosing(answer) as replies:
                     async for reply in replies:
                         is_answering = True
+                        if reply.timing is not None:
+                            attempt.note(reply.timing)
                         yield reply
                 lease.done()
                 attempt.end()

@@ -102,6 +102,12 @@ class Call:
             self.first_text_s = time.monotonic() - self.started_s
 
     @property
+    def queue_s(self) -> float | None:
+        """In the engine, before its first step; of several answers to one request the longest."""
+        timings = [attempt.timing for attempt in self.trace.attempts if attempt.timing is not None]
+        return max((timing.queue_s for timing in timings), default=None)
+
+    @property
     def outcome(self) -> Outcome:
         if self.error is None:
             return "ok"
@@ -138,6 +144,7 @@ class Call:
             output_tokens=self.num_output_tokens,
             ttft_s=self.first_text_s,
             duration_s=duration_s,
+            queue_s=self.queue_s,
             trace_id=self.trace_id,
             is_stream=self.is_stream,
             is_shadow=self.is_shadow,

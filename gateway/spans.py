@@ -5,6 +5,7 @@ from __future__ import annotations
 from contracts.tracing import names
 from contracts.tracing.context import new_span_id
 from contracts.tracing.span import Link, Span, SpanKind, SpanStatus, Value, unix_ns
+from contracts.tracing.timing import engine_spans
 from gateway.call import Call
 from gateway.errors import ClientGone, GatewayError
 from gateway.tracing import Attempt
@@ -18,7 +19,12 @@ def spans_of(call: Call, ended_s: float) -> list[Span]:
     spans = [_call_span(call, ended_s)]
     if call.admitted_s is not None:
         spans.append(_admit_span(call, call.admitted_s))
-    return spans + [_attempt_span(call, attempt, ended_s) for attempt in call.trace.attempts]
+    for attempt in call.trace.attempts:
+        spans.append(_attempt_span(call, attempt, ended_s))
+        # Of a call that is traced whole the instance itself sends them.
+        if attempt.timing is not None and not call.trace.context.is_sampled:
+            spans += engine_spans(attempt.timing, call.trace.context.trace_id, attempt.span_id)
+    return spans
 
 
 def _unix_ns(call: Call, at_s: float) -> int:

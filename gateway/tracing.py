@@ -21,6 +21,7 @@ from contracts.tracing.context import (
     parse_traceparent,
 )
 from contracts.tracing.span import Span
+from contracts.tracing.timing import Timing
 from gateway.errors import GatewayError
 
 WHOLE_PER_S, WHOLE_BURST = 20.0, 100
@@ -58,6 +59,11 @@ class Attempt:
     started_s: float
     ended_s: float = 0.0
     error: GatewayError | None = None
+    timing: Timing | None = None
+    """As the engine told it with the answer."""
+
+    def note(self, timing: Timing) -> None:
+        self.timing = timing
 
     def end(self, error: GatewayError | None = None) -> None:
         """The first one counts."""

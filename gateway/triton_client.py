@@ -19,6 +19,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from contracts.tracing.context import TRACEPARENT
+from contracts.tracing.timing import RETURN_TIMING_PARAMETER, TIMING_OUTPUT, Timing, decode_timing
 from contracts.triton_key import grpc_metadata
 from gateway.errors import DeadlineExceeded, GatewayError, UpstreamFailed, from_triton
 from gateway.logprobs import TokenLogprob, read_logprobs
@@ -55,6 +56,7 @@ class Attempt(Protocol):
 
     @property
     def traceparent(self) -> str: ...
+    def note(self, timing: Timing) -> None: ...
     def end(self, error: GatewayError | None = None) -> None: ...
 
 
@@ -95,6 +97,8 @@ class GenerateReply:
     """Of the prompt."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Of `num_output_tokens`, when the sampling settings ask for them."""
+    timing: Timing | None = None
+    """On the last one: where its time went in the engine."""
 
 
 class TritonClient:
@@ -267,6 +271,7 @@ def _generate_request(call: GenerateCall, traceparent: str) -> Any:
     request = service_pb2.ModelInferRequest(model_name=call.model, id=call.request_id)
     # Otherwise the end of a stream that ends without a last response is invisible.
     request.parameters["triton_enable_empty_final_response"].bool_param = True
+    request.parameters[RETURN_TIMING_PARAMETER].bool_param = True
     _set_deadline(request, call.deadline_unix_s)
     _set_traceparent(request, traceparent)
     _add_input(request, "text_input", "BYTES", [1], _bytes_element(call.text))
@@ -311,6 +316,7 @@ def _generate_reply(response: Any) -> GenerateReply:
             finish_reason=_finish_reason(raw.get("finish_reason", b"")),
             num_cached_tokens=_count(raw.get("num_cached_tokens", b"")),
             logprobs=read_logprobs(_element(raw["logprobs"])) if "logprobs" in raw else (),
+            timing=decode_timing(_element(raw[TIMING_OUTPUT])) if TIMING_OUTPUT in raw else None,
         )
     except (KeyError, ValueError) as exc:
         raise UpstreamFailed(f"Triton's answer can't be read: {type(exc).__name__}: {exc}") from exc

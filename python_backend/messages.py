@@ -29,6 +29,7 @@ import msgspec
 
 from contracts.sampling import SamplingParams
 from contracts.stack import KVPrecision, ModelKind, Precision
+from contracts.tracing.timing import Timing
 
 ErrorCode = Literal["INVALID_ARGUMENT", "UNAVAILABLE", "INTERNAL", "CANCELLED", "DEADLINE_EXCEEDED"]
 FinishReason = Literal["stop", "length"]
@@ -194,44 +195,6 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     token: str
     logprob: float
     top: list[tuple[int, str, float]] = []
-
-
-class PhaseFigures(msgspec.Struct, frozen=True, array_like=True):
-    """Of the steps that one request took part in, in prefill or in decode."""
-
-    num_steps: int
-    num_tokens: int
-    """Of this request, computed in them."""
-    mean_batch: float
-    """Sequences in a step."""
-    max_batch: int
-    num_blocks: int
-    """KV blocks that it held after the last of them."""
-
-
-class TimingEvent(msgspec.Struct, frozen=True, array_like=True):
-    at_unix_s: float
-    name: str
-    figures: dict[str, int]
-
-
-class Timing(msgspec.Struct, frozen=True, array_like=True):
-    """Where one request's time went in the engine. Unix seconds; 0.0: it did not come so far."""
-
-    accepted_unix_s: float
-    started_unix_s: float
-    """Of its first step."""
-    first_token_unix_s: float
-    ended_unix_s: float
-    num_ahead: int
-    """Requests that waited when it came."""
-    num_cached_tokens: int
-    num_preemptions: int
-    num_output_tokens: int
-    prefill: PhaseFigures
-    decode: PhaseFigures
-    """From the first token on."""
-    events: list[TimingEvent] = []
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):

@@ -58,14 +58,19 @@ class SpanListener:
 
     def _run(self) -> None:
         is_closing = False
-        while not is_closing:
-            ready = [key.fileobj for key, _ in self._selector.select()]
+        while ready := self._ready(is_closing):
             for one in ready:
                 if one is self._listener:
                     self._accept()
                 elif isinstance(one, socket.socket):
                     self._read(one)
-            is_closing = self._wake in ready
+                else:
+                    is_closing = True
+                    self._selector.unregister(self._wake)
+
+    def _ready(self, is_closing: bool) -> list[Any]:
+        """At the end without waiting: none is left then, not even a peer that has just come."""
+        return [key.fileobj for key, _ in self._selector.select(0 if is_closing else None)]
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):

@@ -12,6 +12,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from contracts.sampling import SamplingError, SamplingParams, parse_sampling
+from contracts.tracing.timing import RETURN_TIMING_PARAMETER
 from python_backend.bridge.errors import InvalidRequest
 
 MAX_PROMPT_BYTES = 4 * 1024 * 1024
@@ -39,6 +40,7 @@ class GenerateRequest:
     return_num_input_tokens: bool
     return_num_output_tokens: bool
     return_num_cached_tokens: bool
+    return_timing: bool
     deadline_unix_s: float | None
     tenant: str
     priority: int
@@ -64,6 +66,7 @@ def read_generate(request: Any, now_unix_s: float | None = None) -> GenerateRequ
         return_num_input_tokens=_flag(request, "return_num_input_tokens", False),
         return_num_output_tokens=_flag(request, "return_num_output_tokens", False),
         return_num_cached_tokens=_flag(request, "return_num_cached_tokens", False),
+        return_timing=bool(parameters.get(RETURN_TIMING_PARAMETER)),
         deadline_unix_s=deadline_of(request, time.time() if now_unix_s is None else now_unix_s),
         tenant=_tenant(parameters.get(TENANT_PARAMETER, "")),
         priority=_priority(parameters.get(PRIORITY_PARAMETER, 0)),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from contracts.tracing.timing import TIMING_OUTPUT, encode_timing
 from python_backend.bridge.errors import PREFIXES, BridgeError
 from python_backend.bridge.requests import GenerateRequest
 from python_backend.messages import Delta, ErrorCode, TokenLogprobs
@@ -104,6 +105,8 @@ class TextReply:
             outputs.append(_count("num_cached_tokens", self._num_cached_tokens))
         if self._request.return_logprobs:
             outputs.append(_text("logprobs", logprobs_json(self._logprobs)))
+        if self._request.return_timing and delta.timing is not None:
+            outputs.append(_text(TIMING_OUTPUT, encode_timing(delta.timing).decode()))
         self._texts, self._logprobs = [], []
         self._num_output_tokens = 0
         return outputs

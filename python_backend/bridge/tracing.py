@@ -21,10 +21,11 @@ from contracts.tracing.context import (
     parse_traceparent,
 )
 from contracts.tracing.sending import SpanSender
-from contracts.tracing.span import Event, Link, Span, SpanKind, SpanStatus, Value, unix_ns
+from contracts.tracing.span import Link, Span, SpanKind, SpanStatus, Value
+from contracts.tracing.timing import Timing, engine_span, engine_spans
 from python_backend.bridge.attachment import InstanceName
 from python_backend.bridge.errors import BridgeError
-from python_backend.messages import BatchResult, EmbedResult, PhaseFigures, Timing
+from python_backend.messages import BatchResult, EmbedResult
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class BridgeTracing:
         if ran_unix_s is not None:
             attributes: dict[str, Value] = {names.BATCH_SIZE: num_rows}
             trace_id = trace.parent.trace_id
-            spans.append(_engine_span(names.FORWARD, trace_id, trace.span_id, ran_unix_s, attributes))
+            spans.append(engine_span(names.FORWARD, trace_id, trace.span_id, ran_unix_s, attributes))
         self._sender.send(spans)
 
     def _own(self, trace: RequestTrace, error: str) -> Span:
@@ -132,74 +133,3 @@ class BridgeTracing:
             status=SpanStatus.ERROR if error else SpanStatus.UNSET,
             status_text=error,
         )
-
-
-def engine_spans(timing: Timing, trace_id: str, parent_id: str) -> list[Span]:
-    """queue, prefill and decode, as far as the request came."""
-    started = timing.started_unix_s or timing.ended_unix_s
-    queue = _engine_span(
-        names.QUEUE,
-        trace_id,
-        parent_id,
-        (timing.accepted_unix_s, started),
-        {names.NUM_AHEAD: timing.num_ahead, names.CACHE_READ_TOKENS: timing.num_cached_tokens},
-    )
-    if not timing.started_unix_s:
-        return [queue]
-    first_token = timing.first_token_unix_s or timing.ended_unix_s
-    prefill = _engine_span(
-        names.PREFILL,
-        trace_id,
-        parent_id,
-        (started, first_token),
-        _figures(timing.prefill)
-        | {
-            names.COMPUTED_TOKENS: timing.prefill.num_tokens,
-            names.CACHE_READ_TOKENS: timing.num_cached_tokens,
-        },
-    )
-    if not timing.first_token_unix_s:
-        return [queue, prefill]
-    events = [Event(unix_ns(event.at_unix_s), event.name, dict(event.figures)) for event in timing.events]
-    decode = _engine_span(
-        names.DECODE,
-        trace_id,
-        parent_id,
-        (first_token, timing.ended_unix_s),
-        # Its first token is prefill's.
-        _figures(timing.decode)
-        | {names.OUTPUT_TOKENS: timing.num_output_tokens, names.NUM_PREEMPTIONS: timing.num_preemptions},
-        events,
-    )
-    return [queue, prefill, decode]
-
-
-def _figures(phase: PhaseFigures) -> dict[str, Value]:
-    return {
-        names.NUM_STEPS: phase.num_steps,
-        names.BATCH_SIZE: round(phase.mean_batch, 2),
-        names.MAX_BATCH_SIZE: phase.max_batch,
-        names.KV_BLOCKS: phase.num_blocks,
-    }
-
-
-def _engine_span(
-    name: str,
-    trace_id: str,
-    parent_id: str,
-    at_unix_s: tuple[float, float],
-    attributes: dict[str, Value],
-    events: list[Event] | None = None,
-) -> Span:
-    return Span(
-        service=names.WORKER,
-        trace_id=trace_id,
-        span_id=new_span_id(),
-        parent_id=parent_id,
-        name=name,
-        kind=SpanKind.INTERNAL,
-        start_unix_ns=unix_ns(at_unix_s[0]),
-        end_unix_ns=unix_ns(at_unix_s[1]),
-        attributes=attributes,
-        events=events or [],
-    )

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from contracts.prompts import without_double_start
 from contracts.sampling import SamplingParams
-from python_backend.messages import Delta, ErrorCode, Timing
+from contracts.tracing.timing import Timing
+from python_backend.messages import Delta, ErrorCode
 from python_backend.worker.blocks import BlockPool
 from python_backend.worker.detokenizer import Decoder, TokenTexts
 from python_backend.worker.errors import RequestRefused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from python_backend.messages import PhaseFigures, Timing, TimingEvent
+from contracts.tracing.timing import PhaseFigures, Timing, TimingEvent
 
 MAX_EVENTS = 64
 

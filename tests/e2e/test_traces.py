@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
+from telemetry.store import STORE_NAME, TraceStore
 from tritonclient.grpc import service_pb2_grpc
 
 from benchmarks.clients import TritonLoad, generate_request
@@ -23,6 +24,8 @@ from contracts.tracing.context import TraceContext, new_span_id, new_trace_id
 from contracts.tracing.sending import SPANS_SOCKET_NAME
 from contracts.tracing.store import STORE_NAME, TraceStore
 from gateway.testing import free_port, running_gateway
+from ledger.call_query import attempts
+from ledger.store import Store, sqlite_url
 from tests.e2e.otlp_receiver import Receiver, Seen
 from tests.models import CHAT, EMBED, chat_text, model_folder
 from tidegate.testing import running_stack
@@ -252,6 +255,15 @@ def test_at_one_percent_no_span_is_an_orphan_and_most_calls_leave_none(traced):
     assert [span for span in spans if span.parent_id and (span.trace_id, span.parent_id) not in known] == []
     asked = {context.trace_id for context in traced.contexts.values()}
     assert len({span.trace_id for span in spans} - asked) <= NUM_UNSAMPLED // 10
+
+
+def test_the_call_log_knows_how_long_a_call_waited_in_the_engine(traced):
+    """Whether it was traced or not; a batch model has no such queue."""
+    with contextlib.closing(Store.open(sqlite_url(traced.run_dir / "ledger.db"))) as ledger:
+        (row,) = attempts(ledger, traced.headers["x-request-id"])
+
+    assert row.trace_id == traced.contexts["chat"].trace_id
+    assert 0 <= row.queue_s < row.duration_s
 
 
 def test_an_answer_names_its_trace_and_the_local_store_has_it(traced):

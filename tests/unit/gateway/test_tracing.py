@@ -5,6 +5,7 @@ import pytest
 from contracts.tracing import names
 from contracts.tracing.context import TraceContext, new_span_id, new_trace_id, parse_traceparent
 from contracts.tracing.span import SpanKind, SpanStatus
+from contracts.tracing.timing import PhaseFigures, Timing
 from gateway import tracing
 from gateway.authentication import Authenticator
 from gateway.call import Call
@@ -186,3 +187,21 @@ async def test_a_call_that_is_not_kept_names_no_trace():
 
     assert [row.trace_id for row in rows] == [""]
     assert spans == []
+
+
+def test_a_slow_call_that_was_not_sampled_shows_the_engines_part_all_the_same():
+    """The engine tells every answer's timing; a call that is traced whole has these spans from the instance."""
+    phase = PhaseFigures(1, 32, 1.0, 1, 3)
+    timing = Timing(1000.0, 1004.0, 1005.0, 1006.0, 3, 0, 0, 8, phase, phase)
+    spans = {}
+    for ratio in (0.0, 1.0):
+        call = a_call(Tracer(Spans(), ratio))
+        attempt = call.begin_at("10.0.0.1:8001")
+        attempt.note(timing)
+        attempt.end()
+        spans[ratio] = spans_of(call, 106.0)
+
+    queue = spans[0.0][-3]
+    assert [span.name for span in spans[0.0][-3:]] == ["queue", "prefill", "decode"]
+    assert (queue.parent_id, queue.duration_s, call.queue_s) == (spans[0.0][-4].span_id, 4.0, 4.0)
+    assert spans[1.0][-1].name == "triton chat-v2"

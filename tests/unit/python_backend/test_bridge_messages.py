@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from contracts.tracing.timing import PhaseFigures, Timing, decode_timing
 from python_backend.bridge import testing
 
 testing.install()
@@ -204,3 +205,23 @@ def test_after_the_final_flag_nothing_is_sent_and_nothing_is_asked():
     reply.fail(triton_error("INTERNAL", "y"))
     assert reply.is_cancelled is False
     assert len(sender.responses) == 1
+
+
+def test_a_request_that_asks_for_its_timing_gets_it_with_its_last_response():
+    """By a parameter, so that a client's tensors stay as they are."""
+    phase = PhaseFigures(1, 2, 1.0, 1, 1)
+    timing = Timing(1.0, 2.0, 3.0, 4.0, 0, 0, 0, 1, phase, phase)
+    deltas = Delta(1, "a", 1), Delta(1, "b", 1, finish_reason="stop", timing=timing)
+    asked = FakeRequest({"text_input": b"hi", "stream": True}, json.dumps({"return_timing": True}))
+    first, last = (response.outputs() for response in replies_to(asked, *deltas).responses)
+
+    assert "timing" not in first
+    assert decode_timing(last["timing"].encode()) == timing
+    assert all("timing" not in each.outputs() for each in replies_to(request_of(), *deltas).responses)
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[1]"])
+def test_what_is_no_timing_is_a_value_error(raw):
+    """The gateway takes it for an answer that can't be read."""
+    with pytest.raises(ValueError, match="no timing"):
+        decode_timing(raw)

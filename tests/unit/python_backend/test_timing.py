@@ -8,6 +8,7 @@ import pytest
 from contracts.tracing import names
 from contracts.tracing.context import TraceContext, instance_context
 from contracts.tracing.span import Link, SpanStatus
+from contracts.tracing.timing import PhaseFigures, Timing, decode_timing, encode_timing
 from python_backend.bridge import testing
 
 testing.install()
@@ -16,7 +17,7 @@ from python_backend.bridge.attachment import InstanceName  # noqa: E402 (after t
 from python_backend.bridge.errors import WorkerUnavailable  # noqa: E402
 from python_backend.bridge.testing import FakeRequest  # noqa: E402
 from python_backend.bridge.tracing import BridgeTracing, RequestTrace, context_of  # noqa: E402
-from python_backend.messages import EmbedResult, PhaseFigures, Timing  # noqa: E402
+from python_backend.messages import EmbedResult  # noqa: E402
 from python_backend.worker.blocks import BlockPool  # noqa: E402
 from python_backend.worker.engine import Engine, EngineConfig  # noqa: E402
 from tests.unit.python_backend.test_blocks import FakeLessor  # noqa: E402
@@ -232,3 +233,8 @@ def test_an_instance_that_started_leaves_a_span_that_its_requests_link_to(tracin
     known = instance_context(os.getppid(), "chat", "chat-0")
     assert (start.name, start.trace_id, start.span_id) == ("start chat-0", known.trace_id, known.span_id)
     assert own.links == [Link(start.trace_id, start.span_id)]
+
+
+def test_a_timing_comes_back_from_its_json_as_it_was():
+    """The output `timing` of a last response."""
+    assert decode_timing(encode_timing(a_timing())) == a_timing()
