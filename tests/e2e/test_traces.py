@@ -15,7 +15,6 @@ from pathlib import Path
 import grpc
 import httpx
 import pytest
-from telemetry.store import STORE_NAME, TraceStore
 from tritonclient.grpc import service_pb2_grpc
 
 from benchmarks.clients import TritonLoad, generate_request

@@ -19,7 +19,7 @@ import pytest
 from contracts.tracing import names
 from contracts.tracing.sending import SpanSender
 from contracts.tracing.span import Span, SpanKind
-from telemetry.store import TraceStore
+from contracts.tracing.store import TraceStore
 from tests.e2e.otlp_receiver import Receiver
 from tidegate.testing import free_ports
 
