@@ -60,8 +60,14 @@ class AccessLog:
             try:
                 await self._pipeline.end(call)
             finally:
-                values = _values(scope, call, first_byte_s)
-                logger.info("%s", msgspec.json.encode(values).decode(), extra=fields(event="call", **values))
+                if not _is_poll(scope, call):
+                    values = _values(scope, call, first_byte_s)
+                    logger.info("%s", msgspec.json.encode(values).decode(), extra=fields(event="call", **values))
+
+
+def _is_poll(scope: Scope, call: Call) -> bool:
+    """An open console asks once a second; a line each would bury the calls."""
+    return scope["path"] == "/console/data" and call.status == 200
 
 
 def _headers(call: Call) -> Iterator[tuple[bytes, bytes]]:
