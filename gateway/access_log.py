@@ -62,7 +62,9 @@ class AccessLog:
             finally:
                 if not _is_poll(scope, call):
                     values = _values(scope, call, first_byte_s)
-                    logger.info("%s", msgspec.json.encode(values).decode(), extra=fields(event="call", **values))
+                    logger.info(
+                        "%s", msgspec.json.encode(values).decode(), extra=fields(event="call", **values)
+                    )
 
 
 def _is_poll(scope: Scope, call: Call) -> bool:
