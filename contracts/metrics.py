@@ -1,5 +1,4 @@
-"""What all of tidegate's Prometheus endpoints share: buckets of a seconds scale, and a server for processes without
-HTTP of their own.
+"""What tidegate's Prometheus endpoints share: bounded labels, and a server for processes without HTTP of their own.
 
 Each process counts for itself and Prometheus adds up: no files that the dead leave behind (client_python#275).
 """
@@ -13,29 +12,6 @@ from wsgiref.simple_server import WSGIServer
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-TTFT_BUCKETS_S = (0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40)
-"""OpenTelemetry's advice for gen_ai.server.time_to_first_token, from 5 ms and up to what a queue on a CPU costs."""
-TPOT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5)
-"""As advised for gen_ai.server.time_per_output_token."""
-DURATION_BUCKETS_S = (
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.08,
-    0.16,
-    0.32,
-    0.64,
-    1.28,
-    2.56,
-    5.12,
-    10.24,
-    20.48,
-    40.96,
-    81.92,
-)
-START_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 
 OTHER = "other"
 COLLECT_TIMEOUT_S = 2.0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.registry import Collector
 
-from contracts.metrics import DURATION_BUCKETS_S, OTHER, TPOT_BUCKETS_S, TTFT_BUCKETS_S, Few
+from contracts.buckets import DURATION_BUCKETS_S, TPOT_BUCKETS_S, TTFT_BUCKETS_S
+from contracts.metrics import OTHER, Few
 from ledger.calls import CallRow
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

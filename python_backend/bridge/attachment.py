@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from python_backend.board import Board, SlotState, Word
+from python_backend.board import Board, Slot, SlotState, Word
 from python_backend.bridge.errors import AttachFailed, WorkerUnavailable
 from python_backend.channel import FrameChannel, PacketChannel, PeerLost, ProtocolError, close_fds
 from python_backend.messages import (
@@ -259,6 +259,10 @@ class Attachment:
     def state(self) -> SlotState:
         seat = self._seat
         return SlotState(seat.board.get(seat.slot, Word.STATE))
+
+    def read_slot(self) -> Slot:
+        seat = self._seat
+        return seat.board.read(seat.slot)
 
     def least_loaded_sibling(self) -> int | None:
         seat = self._seat

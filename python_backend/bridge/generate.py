@@ -15,6 +15,7 @@ from typing import Any
 from python_backend.bridge.attachment import Attachment, InstanceName
 from python_backend.bridge.errors import BridgeError
 from python_backend.bridge.hold import may_return
+from python_backend.bridge.metrics import EngineMetrics
 from python_backend.bridge.requests import GenerateRequest, read_generate
 from python_backend.bridge.responses import Reply, TextReply, triton_error
 from python_backend.bridge.tracing import BridgeTracing, RequestTrace
@@ -52,6 +53,7 @@ class GenerateModel:
             self._on_messages,
             self._on_worker_lost,
         )
+        self._metrics = EngineMetrics(name.model, name.group, self._attachment.read_slot)
         threading.Thread(target=self._watch_cancels, name="cancels", daemon=True).start()
         self._tracing.started()
 
@@ -62,6 +64,7 @@ class GenerateModel:
 
     def finalize(self) -> None:
         self._closed = True
+        self._metrics.close()
         self._attachment.close()
 
     # --- Triton's thread ---
@@ -137,6 +140,8 @@ class GenerateModel:
                     if delta.finish_reason is not None or delta.error_code is not None:
                         self._close(delta.request_id)
                     text_reply.push(delta)
+                    if text_reply.finished is not None:
+                        self._metrics.finished(text_reply.finished)
                     if delta.request_id in self._traces and delta.request_id not in self._open:
                         trace = self._traces.pop(delta.request_id)
                         self._tracing.end_generate(trace, delta.timing, delta.error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import triton_python_backend_utils as pb_utils
 
 from contracts.tracing.timing import TIMING_OUTPUT, encode_timing
 from python_backend.bridge.errors import PREFIXES, BridgeError
+from python_backend.bridge.metrics import Finished
 from python_backend.bridge.requests import GenerateRequest
 from python_backend.messages import Delta, ErrorCode, TokenLogprobs
 
@@ -77,9 +79,15 @@ class TextReply:
         self._num_output_tokens = 0
         self._num_cached_tokens = 0
         self._logprobs: list[TokenLogprobs] = []
+        self._started_s = time.monotonic()
+        self._first_token_s: float | None = None
+        self._num_tokens = 0
+        self.finished: Finished | None = None
+        """Once it was answered with at least a token."""
 
     def push(self, delta: Delta) -> None:
         is_last = delta.finish_reason is not None or delta.error_code is not None
+        self._time(delta, is_last)
         if delta.error_code is not None:
             self.reply.fail(triton_error(delta.error_code, delta.error))
             return
@@ -90,6 +98,14 @@ class TextReply:
         self._texts.append(delta.text)
         if is_last or (self._request.stream and delta.text):
             self.reply.send(pb_utils.InferenceResponse(self._take(delta)), final=is_last)
+
+    def _time(self, delta: Delta, is_last: bool) -> None:
+        self._num_tokens += delta.num_output_tokens
+        if self._first_token_s is None and delta.num_output_tokens:
+            self._first_token_s = time.monotonic() - self._started_s
+        if is_last and delta.error_code is None and self._first_token_s is not None:
+            took_s = time.monotonic() - self._started_s
+            self.finished = Finished(self._first_token_s, took_s, self._num_tokens)
 
     def _take(self, delta: Delta) -> list[Any]:
         """The outputs of what has gathered; output tokens and log probabilities are those since the last response,

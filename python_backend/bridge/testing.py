@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -97,6 +98,49 @@ class FakeRequest:
         return self.timeout_us
 
 
+@dataclass
+class FakeMetric:
+    """What Triton would show of it: a number, or what was observed. Refuses once its family is gone, as Triton."""
+
+    family: weakref.ref[MetricFamily]
+    labels: dict[str, str]
+    buckets: list[float] | None = None
+    value: float = 0.0
+    observed: list[float] = field(default_factory=list)
+
+    def set(self, value: float) -> None:
+        self._check_family()
+        self.value = value
+
+    def increment(self, value: float) -> None:
+        self._check_family()
+        self.value += value
+
+    def observe(self, value: float) -> None:
+        self._check_family()
+        self.observed.append(value)
+
+    def _check_family(self) -> None:
+        if self.family() is None:
+            raise RuntimeError("the corresponding 'MetricFamily' has been deleted")
+
+
+@dataclass
+class MetricFamily:
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+    made: ClassVar[dict[str, FakeMetric]] = {}
+    """Every metric of this process, by its family's name."""
+
+    name: str
+    description: str
+    kind: str
+
+    def Metric(self, labels: dict[str, str], buckets: list[float] | None = None) -> FakeMetric:
+        return self.made.setdefault(self.name, FakeMetric(weakref.ref(self), labels, buckets))
+
+
 def get_input_tensor_by_name(request: FakeRequest, name: str) -> Tensor | None:
     if name not in request.inputs:
         return None
@@ -112,6 +156,6 @@ def install() -> None:
     """Make `import triton_python_backend_utils` find this. For test processes only."""
     module: Any = types.ModuleType(MODULE)
     module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
-    for thing in (TritonError, Tensor, InferenceResponse, get_input_tensor_by_name):
+    for thing in (TritonError, Tensor, InferenceResponse, MetricFamily, get_input_tensor_by_name):
         setattr(module, thing.__name__, thing)
     sys.modules.setdefault(MODULE, module)

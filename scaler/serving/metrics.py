@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from contracts.metrics import START_BUCKETS_S
+from contracts.buckets import START_BUCKETS_S
 from scaler.deciding.decision import Direction
 from scaler.looping.views import ModelView
 
