@@ -158,8 +158,7 @@ def _kv_returned(measured: Measured) -> Row | None:
     if not measured.curve.named("kv.used_blocks"):
         return None
     name, change = "kv back to baseline", measured.change("kv.leak")
-    still = int((measured.requests.status == Status.CENSORED).sum())
-    if still:
+    if still := measured.unfinished:
         return _check(name, None, Verdict.INVALID, 0, f"{still:,} requests were still unfinished at the end")
     if change is None:
         why = f"no data: needs a sample before the first request and {SETTLE_S:g} s after the end of the last"

@@ -169,6 +169,10 @@ def _slope(line: Expression, measured: Measured) -> Row:
 
 def _change(line: Expression, measured: Measured) -> Row:
     name = line.metric.name
+    if unfinished := measured.unfinished:
+        return _no_data(
+            line, f"{unfinished:,} requests were still unfinished at the end; a longer drain_s would tell"
+        )
     change = measured.change(name, line.scope)
     if change is None:
         return _no_data(

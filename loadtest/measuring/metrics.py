@@ -82,6 +82,11 @@ class Measured:
         return tuple(sorted(set(self.requests.user.tolist())))
 
     @property
+    def unfinished(self) -> int:
+        """In the whole run."""
+        return int((self.requests.status == Status.CENSORED).sum())
+
+    @property
     def services(self) -> tuple[str, ...]:
         return tuple(sorted(set(self.requests.service.tolist())))
 

@@ -122,11 +122,13 @@ def find_window(requests: Requests, curve: Curve, asked: AskedLoad) -> Window:
 
 
 def _latencies(requests: Requests) -> tuple[str, Float]:
-    """Time to first token where anything streams, else latency; NaN for requests that failed."""
+    """Time to first token where anything streams, else latency. NaN of requests that failed; infinite of those that
+    were unfinished, which says "above the median" and not how far."""
     is_streaming = streams(requests)
     metric = "ttft.scheduled" if is_streaming.any() else "latency.scheduled"
-    values, _ = request_values(requests, metric, is_streaming)
-    return f"{metric} p50", np.where(np.isinf(values), np.nan, values)
+    values, is_unfinished = request_values(requests, metric, is_streaming)
+    known = np.where(np.isinf(values), np.nan, values)
+    return f"{metric} p50", np.where(is_unfinished & ~np.isnan(known), np.inf, known)
 
 
 def _warm_up(watched: Mapping[str, Float], edges_s: Float, most_s: float | None) -> tuple[int, str]:
@@ -153,8 +155,8 @@ def _in_words(trend: Trend) -> str:
     slope = trend.slope
     if slope is None:
         return (
-            f"{trend.name}: too few bins with requests in {span_s:.0f} s for a trend; {FEWEST_POINTS} s with "
-            f"requests in each second are needed at the least"
+            f"{trend.name}: too few bins with answers in {span_s:.0f} s for a trend; {FEWEST_POINTS} s with "
+            f"answers to each second's requests are needed at the least"
         )
     if slope.drifts:
         return (

@@ -8,7 +8,7 @@ import pytest
 from loadtest.curve import Series
 from loadtest.measuring import memory
 from loadtest.verdict import Verdict
-from tests.unit.loadtest.runs import curve_of, even_run, judged, measured_of, row_of, series
+from tests.unit.loadtest.runs import curve_of, even_run, judged, measured_of, row_of, series, unfinished
 
 
 def kv_curve(used: list[float], high_water: list[float] | None = None, total: float = 100.0):
@@ -65,6 +65,15 @@ def test_a_look_half_a_second_after_the_last_answer_is_too_early_for_a_leak():
     used = [0.0] * 8 + [50.0] * 244
     row = row_of(judged(even_run(), "errors rate < 1%", curve=kv_curve(used)), "kv back to baseline")
     assert (row.verdict, row.value) == (Verdict.INVALID, None)
+
+
+def test_what_is_still_in_use_by_unfinished_requests_is_no_leak():
+    """One request was open when the run ended, and so were its blocks: nobody knows."""
+    used = [0.0] * 8 + [50.0] * 400
+    rows = [*even_run(), unfinished(59.95, end_s=80.0)]
+    judgement = judged(rows, "kv.leak <= 0", curve=kv_curve(used))
+    verdicts = {row_of(judgement, name).verdict for name in ("kv.leak <= 0", "kv back to baseline")}
+    assert verdicts == {Verdict.INVALID}
 
 
 def test_a_counter_that_began_again_is_not_counted_backwards():

@@ -161,3 +161,18 @@ def test_levels_are_found_in_a_rate():
 def test_a_run_with_next_to_nothing_in_it_is_not_steady(rows, asked):
     """No data is no calm."""
     assert window_of(rows, asked).is_steady is False
+
+
+def test_a_slope_is_a_drift_when_it_is_certain_and_large():
+    """Noise of 0.1 % on a level of 100: 2 % over the span is certain and no drift, 30 % is both."""
+    t_s, noise = np.arange(60) * 5.0, np.random.default_rng(6).normal(0, 0.1, 60)
+    small, large = (slope_of(t_s, 100 + noise + rise * t_s / t_s[-1]) for rise in (2, 30))
+    assert small.low > 0
+    assert (small.drifts, large.drifts) == (False, True)
+
+
+def test_an_overload_that_answers_nobody_is_not_said_to_become_faster():
+    """All of 60 s are open when the run ends: the later they came, the shorter they were watched."""
+    window = window_of([unfinished(i / 5, 60.0) for i in range(300)], hold(60.0))
+    assert window.is_steady is False
+    assert "drifts by -" not in window.why
