@@ -41,8 +41,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Between these nothing is answered; what was due is answered at the end."""
     fail_every: int = 0
     """Each so many-th request fails; 1: all."""
-    fail_how: Literal["refuse", "cut", "silent"] = "refuse"
-    """At once; in the middle of the stream; by never answering."""
+    fail_how: Literal["refuse", "cut", "short", "silent"] = "refuse"
+    """At once; in the middle of the stream; there too, but as if that were its end; by never answering."""
     dies_at_s: float = 0.0
     """From the first request's arrival; 0: never."""
 
@@ -132,7 +132,7 @@ class HttpDoor:
         except Failed:
             if not begun:
                 return web.json_response({"error": {"message": "scripted"}}, status=503)
-            if request.transport is not None:
+            if self._mock.script.fail_how == "cut" and request.transport is not None:
                 request.transport.abort()
             return response
         script = self._mock.script
@@ -174,6 +174,8 @@ class GrpcDoor(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
                 async for number in self._mock.chunks(name):
                     yield _reply(request.id, f"word{number} ", self._mock.script.tokens_per_chunk)
             except Failed:
+                if self._mock.script.fail_how == "short":
+                    return
                 yield service_pb2.ModelStreamInferResponse(error_message="scripted")
                 continue
             final = service_pb2.ModelStreamInferResponse()

@@ -35,7 +35,7 @@ class Connection(Protocol):
 
 def headers_of(call: Call, target: Target) -> list[tuple[str, str]]:
     """Lower-case names, for HTTP and gRPC alike: the key, the session, and what the call brings (`traceparent`)."""
-    headers = [*call.headers, *key_headers(target)]
+    headers = [*((name.lower(), value) for name, value in call.headers), *key_headers(target)]
     if call.session:
         headers.append((SESSION_HEADER, call.session))
     return headers

@@ -85,9 +85,11 @@ def test_a_server_that_refuses_everything_leaves_errors_that_say_how(mock, proto
     assert all("scripted" in error for error in generated.requests.error)
 
 
+@pytest.mark.parametrize("how", ["cut", "short"])
 @pytest.mark.parametrize("protocol", STREAMED)
-def test_a_cut_stream_is_an_error_and_keeps_the_chunks_that_came(mock, protocol):
-    mock.follow(Script(fail_every=2, fail_how="cut"))
+def test_a_cut_stream_is_an_error_and_keeps_the_chunks_that_came(mock, protocol, how):
+    """Also one that ends in order, but without its last word."""
+    mock.follow(Script(fail_every=2, fail_how=how))
 
     generated = run_task(plain_task(PlainArgument(protocol, 20, 0.5), mock))
 

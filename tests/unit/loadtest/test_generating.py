@@ -26,10 +26,12 @@ def work_of(rate_per_s=10.0, duration_s=1.0, **options):
 
 
 def test_frames_come_whole_however_they_were_cut():
-    """Two frames, a byte at a time."""
-    wire, frames = frame(Ready(7)) + frame(Ready(8)), Frames()
+    """Two frames, a byte at a time, and at once with half of a third."""
+    two, frames = frame(Ready(7)) + frame(Ready(8)), Frames()
 
-    assert len([body for byte in wire for body in frames.feed(bytes([byte]))]) == 2
+    assert len([body for byte in two for body in frames.feed(bytes([byte]))]) == 2
+    assert len(list(frames.feed(two + two[:5]))) == 2
+    assert len(list(frames.feed(two[5:]))) == 2
 
 
 def test_events_come_whole_however_they_were_cut():
@@ -91,7 +93,7 @@ def test_a_later_turn_sends_what_was_said_before_it():
 
 def test_the_key_comes_from_the_variable_that_the_plan_names(monkeypatch):
     monkeypatch.setenv("SOME_KEY", "tg-1")
-    call = Call(0, 0.0, "u", "openai_chat", "chat", session="s", headers=(("traceparent", "00-a-b-01"),))
+    call = Call(0, 0.0, "u", "openai_chat", "chat", session="s", headers=(("TraceParent", "00-a-b-01"),))
 
     assert headers_of(call, Target(key_env="SOME_KEY")) == [
         ("traceparent", "00-a-b-01"),
