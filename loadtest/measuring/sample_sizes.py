@@ -81,9 +81,9 @@ def interval_ranks(n: int, p: float, confidence: float, effective: float) -> tup
     if m < 1:
         return None, None
     low, high = _binomial_ends(m, p, (1 - confidence) / 2)
-    scale = n / m
-    low_rank = math.floor(low * scale) if low >= 1 else None
-    high_rank = math.ceil(high * scale) if high <= m else None
+    # In whole numbers: 122 * (126 / 122) is 126.00000000000001, whose ceiling is no rank.
+    low_rank = low * n // m if low >= 1 else None
+    high_rank = -(-high * n // m) if high <= m else None
     return low_rank, high_rank
 
 

@@ -92,3 +92,12 @@ def test_a_handful_of_requests_can_refute_what_they_can_never_prove():
     """Three of three beyond a p99 are no chance; one of three may be."""
     assert is_refuted(3, 3, 0.99, 0.99)
     assert not is_refuted(3, 1, 0.99, 0.99)
+
+
+def test_ranks_of_fewer_effective_samples_stay_within_the_samples():
+    """126 samples worth 122: the 122nd of 122 is the 126th, not the 127th; a run's report broke on that."""
+    for n in range(20, 140):
+        for effective in range(1, n + 1):
+            low, high = interval_ranks(n, 0.95, 0.95, effective)
+            assert low is None or 1 <= low <= n
+            assert high is None or 1 <= high <= n, (n, effective)
