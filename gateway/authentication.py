@@ -95,6 +95,16 @@ class Authenticator:
             raise KeyInvalid("the API key is not known, or not good any more")
         return Principal(row.key_id, row.tenant, row.roles, row.services, limits)
 
+    def principal_of(self, key_id: str, tenant: str) -> Principal:
+        """Whose work goes on without a request of theirs. Raises KeyInvalid when the key is not good any more."""
+        if self._ring is None:
+            return ANONYMOUS
+        found = self._ring.find(key_id)
+        if found is None or found[0].tenant != tenant or not found[0].is_usable(self._now()):
+            raise KeyInvalid("the API key is not known, or not good any more")
+        row, limits = found
+        return Principal(row.key_id, row.tenant, row.roles, row.services, limits)
+
 
 def require(principal: Principal, role: Role = "infer", service: str | None = None) -> None:
     """Raises Forbidden."""

@@ -7,7 +7,10 @@ GatewayError
 ├── KeyMissing, KeyInvalid 401    who calls is not known
 ├── Forbidden 403                 the key may not do this
 ├── ModelNotFound 404
+├── FileNotFound, BatchNotFound 404
 ├── RouteNotFound 404, MethodNotAllowed 405
+├── FileInUse, BatchOver 409      what runs, or runs no more, can't be changed so
+├── StorageFull 413               the tenant's files have too many bytes
 ├── BodyTimeout 408               half a body came, and no more
 │   └── HeadTimeout               not even the headers came
 ├── BodyTooLarge 413
@@ -113,6 +116,34 @@ class RouteNotFound(GatewayError):
     grpc_code = grpc.StatusCode.UNIMPLEMENTED
     type = "invalid_request_error"
     code = "unknown_url"
+
+
+class FileNotFound(GatewayError):
+    """Another tenant's file is not there either."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "file_not_found"
+
+
+class BatchNotFound(FileNotFound):
+    code = "batch_not_found"
+
+
+class FileInUse(GatewayError):
+    status = 409
+    type = "invalid_request_error"
+    code = "file_in_use"
+
+
+class BatchOver(FileInUse):
+    code = "batch_over"
+
+
+class StorageFull(GatewayError):
+    status = 413
+    type = "invalid_request_error"
+    code = "storage_full"
 
 
 class MethodNotAllowed(GatewayError):
@@ -282,7 +313,7 @@ def from_http_status(status: int) -> GatewayError:
     if status == HTTPStatus.NOT_FOUND:
         return RouteNotFound(
             "unknown URL; the gateway serves /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, "
-            "/v1/usage and /health/{live,ready}; /openapi.json describes them"
+            "/v1/files, /v1/batches, /v1/usage and /health/{live,ready}; /openapi.json describes them"
         )
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         return MethodNotAllowed("this URL does not take that method")

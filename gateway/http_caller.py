@@ -7,6 +7,7 @@ from starlette.requests import Request
 from gateway.access_log import call_of
 from gateway.authentication import KEY_HEADER
 from gateway.errors import KeyInvalid
+from gateway.inner_calls import PRINCIPAL
 from gateway.pipeline import Pipeline
 
 
@@ -15,6 +16,9 @@ def authenticate(request: Request, pipeline: Pipeline) -> None:
 
     A header that stands twice is refused: a proxy before us may have looked at the other one.
     """
+    if (inner := request.scope.get(PRINCIPAL)) is not None:
+        call_of(request).principal = inner
+        return
     if pipeline.authenticator.is_on:
         for name in ("authorization", KEY_HEADER):
             if len(request.headers.getlist(name)) > 1:

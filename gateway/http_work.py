@@ -18,6 +18,7 @@ from contracts.stack import ModelKind
 from gateway import openapi, translate
 from gateway.access_log import call_of
 from gateway.balanced_triton import BalancedTriton
+from gateway.batch_parts import BatchParts
 from gateway.call import Call
 from gateway.catalog import Catalog, GatewayModel
 from gateway.choices import merged, num_cached
@@ -26,6 +27,7 @@ from gateway.context import ContextManager, Fitted
 from gateway.context_calls import Behalf, ContextCalls
 from gateway.errors import InvalidRequest, shown
 from gateway.http_caller import authenticate
+from gateway.inner_calls import PRIORITY
 from gateway.metrics import GatewayMetrics
 from gateway.pipeline import Pipeline
 from gateway.schemas import Completion, Conversation
@@ -57,7 +59,9 @@ class Gateway:
         pipeline: Pipeline,
         usage: Usage,
         metrics: GatewayMetrics,
+        batches: BatchParts | None = None,
     ) -> None:
+        self.batches = batches
         self.pipeline = pipeline
         self.usage = usage
         self.metrics = metrics
@@ -187,6 +191,7 @@ def generate_call(
         deadline_unix_s=_deadline_unix_s(request),
         session=request.headers.get(SESSION_HEADER),
         num_tokens=(call.num_prompt_tokens or 0) + max_tokens,
+        priority=request.scope.get(PRIORITY, 0),
         attempts=call,
     )
 

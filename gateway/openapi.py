@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from openai.types import Batch, FileDeleted, FileObject
 from openai.types.chat.chat_completion import ChatCompletion
 from openai.types.completion import Completion
 from openai.types.create_embedding_response import CreateEmbeddingResponse
@@ -18,6 +19,8 @@ from pydantic import BaseModel
 
 from contracts.guide import KEYS as GUIDE_KEYS
 from contracts.sampling import MAX_LOGPROBS
+from gateway.batch_input import ENDPOINTS
+from gateway.files_api import MAX_PAGE
 from gateway.principal import Limits
 from gateway.schemas import MAX_ANSWERS, MAX_EMBED_INPUTS, MAX_PROMPTS
 from gateway.usage import DEFAULT_DAYS, MAX_DAYS
@@ -193,6 +196,12 @@ _MODELS = _object(
     "object",
     "data",
 )
+_PAGE = _object(
+    {"object": {"const": "list"}, "data": {"type": "array"}, "has_more": {"type": "boolean"}},
+    "object",
+    "data",
+    "has_more",
+)
 _BODY_ERRORS = (400, 403, 404, 408, 413, 429, 500, 503, 504)
 
 
@@ -214,6 +223,7 @@ def document() -> bytes:
                 "/v1/models": {"get": _get("Models")},
                 "/v1/models/{model}": {"get": _get("Model", 403, 404, path="model")},
                 "/v1/usage": {"get": _usage_page()},
+                **_files_and_batches(),
                 "/health/live": {"get": {"security": [], "responses": {"200": _json(_ANY)}}},
                 "/health/ready": {
                     "get": {"security": [], "responses": {"200": _json(_ANY), "503": _json(_ANY)}}
@@ -224,8 +234,11 @@ def document() -> bytes:
 
 
 def _answer_types() -> dict[str, Schema]:
-    schemas: dict[str, Schema] = {"Error": _ERROR, "KeyUsage": _USAGE, "Models": _MODELS}
-    types: tuple[type[BaseModel], ...] = (ChatCompletion, Completion, CreateEmbeddingResponse, Model)
+    schemas: dict[str, Schema] = {"Error": _ERROR, "KeyUsage": _USAGE, "Models": _MODELS, "Page": _PAGE}
+    types: tuple[type[BaseModel], ...] = (
+        *(ChatCompletion, Completion, CreateEmbeddingResponse, Model),
+        *(FileObject, FileDeleted, Batch),
+    )
     for one in types:
         # Types of one name, and not the same, stand in several of them.
         schema = one.model_json_schema(ref_template=f"#/components/schemas/{one.__name__}.{{model}}")
@@ -266,3 +279,53 @@ def _get(answer: str, *statuses: int, path: str | None = None) -> Schema:
 def _usage_page() -> Schema:
     days = {"type": "integer", "minimum": 1, "maximum": MAX_DAYS, "default": DEFAULT_DAYS}
     return _get("KeyUsage", 400, 501) | {"parameters": [{"name": "days", "in": "query", "schema": days}]}
+
+
+def _files_and_batches() -> dict[str, Schema]:
+    limit = {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": MAX_PAGE}}
+    after = {"name": "after", "in": "query", "schema": _TEXT}
+    page: Schema = _get("Page", 400, 403, 501) | {"parameters": [limit, after]}
+    form = _object(
+        {"purpose": {"const": "batch"}, "file": {"type": "string", "format": "binary"}}, "purpose", "file"
+    )
+    content: Schema = {"description": "", "content": {"application/octet-stream": {"schema": _TEXT}}}
+    file = {"path": "file_id"}
+    batch = {"path": "batch_id"}
+    return {
+        "/v1/files": {
+            "get": page,
+            "post": {
+                "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}},
+                "responses": {"200": _json(_of("FileObject")), **_errors(400, 403, 408, 413, 501)},
+            },
+        },
+        "/v1/files/{file_id}": {
+            "get": _get("FileObject", 403, 404, 501, **file),
+            "delete": _get("FileDeleted", 403, 404, 409, 501, **file),
+        },
+        "/v1/files/{file_id}/content": {
+            "get": _get("FileObject", 403, 404, 501, **file)
+            | {"responses": {"200": content, **_errors(403, 404, 501)}}
+        },
+        "/v1/batches": {
+            "get": page,
+            "post": {
+                "requestBody": {"required": True, "content": {"application/json": {"schema": _BATCH}}},
+                "responses": {"200": _json(_of("Batch")), **_errors(400, 403, 408, 413, 501)},
+            },
+        },
+        "/v1/batches/{batch_id}": {"get": _get("Batch", 403, 404, 501, **batch)},
+        "/v1/batches/{batch_id}/cancel": {"post": _get("Batch", 403, 404, 409, 501, **batch)},
+    }
+
+
+_BATCH = _object(
+    {
+        "input_file_id": _TEXT,
+        "endpoint": {"enum": list(ENDPOINTS)},
+        "completion_window": {"const": "24h"},
+        "metadata": {"type": ["object", "null"], "additionalProperties": _TEXT},
+    },
+    "input_file_id",
+    "endpoint",
+)

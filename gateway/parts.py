@@ -10,6 +10,7 @@ from typing import Any
 
 from contracts.tracing.sending import SpanSender
 from gateway.authentication import Authenticator, KeyRing
+from gateway.batch_parts import MAX_TENANT_BYTES, BatchParts
 from gateway.config import ConfigError, GatewayConfig
 from gateway.console.calls import CallBook
 from gateway.console.following import Console
@@ -26,8 +27,10 @@ from gateway.saturation import Saturation
 from gateway.scaler_client import ScalerClient
 from gateway.tracing import Tracer
 from gateway.usage import Usage
+from ledger.batches import BatchStore
 from ledger.calls import CallRow
 from ledger.errors import LedgerError
+from ledger.files import FileStore
 from ledger.keys import KeyStore
 from ledger.revisions import RevisionStore
 from ledger.store import Store
@@ -54,6 +57,11 @@ class Parts:
         self.state = GatewayState(self.routes, self._writer)
         self.metrics = GatewayMetrics(self.state)
         self._revisions = RevisionStore(self._store) if self._store else None
+        self.batches = (
+            BatchParts(FileStore(self._store, MAX_TENANT_BYTES), BatchStore(self._store))
+            if self._store
+            else None
+        )
         self._file = self._first_routes(models)
         limiter = Limiter(
             self._counters,

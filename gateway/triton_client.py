@@ -82,6 +82,8 @@ class GenerateCall:
     """Calls of one session go to one Triton, where the prefix of the last is."""
     num_tokens: int = 0
     """Of the prompt and the answer, at most: how much it weighs among several Tritons."""
+    priority: int = 0
+    """Among what waits in the engine, the highest first."""
     attempts: Attempts | None = field(default=None, compare=False)
 
 
@@ -273,6 +275,8 @@ def _generate_request(call: GenerateCall, traceparent: str) -> Any:
     request.parameters["triton_enable_empty_final_response"].bool_param = True
     request.parameters[RETURN_TIMING_PARAMETER].bool_param = True
     _set_deadline(request, call.deadline_unix_s)
+    if call.priority:
+        request.parameters["request_priority"].int64_param = call.priority
     _set_traceparent(request, traceparent)
     _add_input(request, "text_input", "BYTES", [1], _bytes_element(call.text))
     _add_input(request, "sampling_parameters", "BYTES", [1], _bytes_element(call.sampling))

@@ -8,6 +8,7 @@ LedgerError
 ├── KeyUnusable           the key is revoked or expired, so it can't be rotated
 ├── KeyFieldInvalid       a new key is told something that can't be
 ├── RevisionMoved         another revision is in force than the sender thinks
+├── FilesFull             a tenant keeps more bytes than it may
 ├── FilterInvalid         a question about calls that has no answer
 └── ExportFailed          the file can't be written, or a library for its format is missing
 """
@@ -28,6 +29,10 @@ class LedgerUnreadable(LedgerError):
 
 
 class UrlInvalid(LedgerError):
+    pass
+
+
+class FilesFull(LedgerError):
     pass
 
 

@@ -12,6 +12,7 @@ from sqlalchemy import (
     Double,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     SmallInteger,
     Table,
@@ -19,7 +20,9 @@ from sqlalchemy import (
     literal_column,
 )
 
-VERSION = 1
+VERSION = 2
+GROWS_FROM = (1,)
+"""Versions that lack nothing but whole tables: those are made, and the rest stays as it is."""
 
 metadata = MetaData()
 
@@ -120,4 +123,52 @@ counters = Table(
     metadata,
     Column("name", Text, primary_key=True),
     Column("value", BigInteger, nullable=False),
+)
+
+files = Table(
+    "tidegate_files",
+    metadata,
+    Column("file_id", Text, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("num_bytes", BigInteger, nullable=False),
+    Column("made_unix_s", Double, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+)
+Index("tidegate_files_tenant", files.c.tenant, files.c.made_unix_s)
+
+batches = Table(
+    "tidegate_batches",
+    metadata,
+    Column("batch_id", Text, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("endpoint", Text, nullable=False),
+    Column("input_file_id", Text, nullable=False),
+    Column("num_lines", BigInteger, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("errors", Text, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("made_unix_s", Double, nullable=False),
+    Column("expires_unix_s", Double, nullable=False),
+    Column("cancelled_unix_s", Double),
+    Column("ended_unix_s", Double),
+    Column("output_file_id", Text),
+    Column("error_file_id", Text),
+    Column("num_completed", BigInteger, nullable=False),
+    Column("num_failed", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("lease_until_unix_s", Double, nullable=False),
+)
+Index("tidegate_batches_tenant", batches.c.tenant, batches.c.made_unix_s)
+Index("tidegate_batches_status", batches.c.status, batches.c.made_unix_s)
+
+batch_lines = Table(
+    "tidegate_batch_lines",
+    metadata,
+    Column("batch_id", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("is_error", Boolean, nullable=False),
+    Column("text", Text, nullable=False),
 )

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Self
 
 import sqlalchemy
-from sqlalchemy import Connection, Engine, event, insert, inspect, select
+from sqlalchemy import Connection, Engine, event, insert, inspect, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError
@@ -127,7 +127,12 @@ class Store:
                     f"whole ledger; restore it from a backup or name another database. {_LEFT_ALONE}"
                 )
             else:
-                self._check_version(connection.execute(select(schema.version.c.version)).scalar())
+                found = connection.execute(select(schema.version.c.version)).scalar()
+                if found in schema.GROWS_FROM:
+                    schema.metadata.create_all(connection)
+                    connection.execute(update(schema.version).values(version=schema.VERSION))
+                    found = schema.VERSION
+                self._check_version(found)
 
     def _check_version(self, found: int | None) -> None:
         if found != schema.VERSION:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 import pytest_asyncio
 import schemathesis
@@ -132,16 +131,3 @@ async def test_a_key_sees_what_it_used_itself(rig: Rig) -> None:
     assert (usage["tenant"], usage["limits"]) == ("acme", {"tokens_per_day": 5000})
     for days in ("0", "32", "x", "-1", "٣"):
         assert (await rig.http.get("/v1/usage", params={"days": days}, headers=acme)).status_code == 400
-
-
-async def test_files_and_batches_say_that_they_are_not_served_yet(rig: Rig) -> None:
-    """501 in OpenAI's shape, and only to who has a key."""
-    headers = await known(rig, rig.headers("files"))
-    key = headers["authorization"].removeprefix("Bearer ")
-    async with openai.AsyncOpenAI(base_url=f"{rig.gateway.url}/v1", api_key=key, max_retries=0) as client:
-        with pytest.raises(openai.InternalServerError, match="not served yet") as caught:
-            await client.files.create(file=b"{}", purpose="batch")
-        assert (caught.value.status_code, caught.value.code) == (501, "not_served")
-        with pytest.raises(openai.InternalServerError, match="not served yet"):
-            await client.batches.list()
-    assert (await rig.http.get("/v1/batches/1")).status_code == 401

@@ -17,6 +17,7 @@ from ledger.call_query import CallFilter, Order, find
 from ledger.call_summary import Percentiles, Summary, summarize
 from ledger.calls import FIELDS, CallRow
 from ledger.errors import KeyUnknown, KeyUnusable, LedgerUnreadable, RevisionMoved
+from ledger.files import FileStore
 from ledger.keys import KeyStore, parse_key
 from ledger.retention import delete_some
 from ledger.revisions import RevisionStore
@@ -68,15 +69,28 @@ def test_a_ledger_is_found_again_when_opened_again(new_url: Callable[[], str]) -
 
 @pytest.mark.parametrize(("found", "way_out"), [(99, "use the newer tidegate"), (0, "move it away")])
 def test_another_version_is_refused_and_left_as_it_is(store: Store, found: int, way_out: str) -> None:
-    """Versions 99 and 0 where 1 is needed: both numbers and a way out are said, and the keys stay."""
+    """Versions 99 and 0 where 2 is needed: both numbers and a way out are said, and the keys stay."""
     KeyStore(store).create(tenant="acme", name="ci")
     with store.write() as connection:
         connection.execute(update(schema.version).values(version=found))
     with pytest.raises(
-        LedgerUnreadable, match=f"of version {found}, this tidegate needs version 1; {way_out}"
+        LedgerUnreadable, match=f"of version {found}, this tidegate needs version 2; {way_out}"
     ):
         Store.open(store._engine.url.render_as_string(hide_password=False))
     assert len(KeyStore(store).list()) == 1
+
+
+def test_a_ledger_without_files_and_batches_gets_their_tables(store: Store) -> None:
+    """Version 1 had none; its keys stay as they are."""
+    KeyStore(store).create(tenant="acme", name="ci")
+    with store.write() as connection:
+        for table in (schema.files, schema.batches, schema.batch_lines):
+            table.drop(connection)
+        connection.execute(update(schema.version).values(version=1))
+    again = Store.open(store._engine.url.render_as_string(hide_password=False))
+    assert len(KeyStore(again).list()) == 1
+    assert FileStore(again, 100).add("acme", "a", "batch", b"x").num_bytes == 1
+    again.close()
 
 
 def test_half_a_ledger_is_refused(store: Store) -> None:
