@@ -25,7 +25,8 @@ from contracts.tracing.span import Span, SpanKind, SpanStatus
 
 ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 TRACES_PATH = "/v1/traces"
-EXPORT_TIMEOUT_S = 5.0
+EXPORT_TIMEOUT_S = 10.0
+"""For one batch, further tries included: OTLP's default. Phoenix, just started, took longer than 5 s."""
 LAST_WORDS_S = 2.0
 _KINDS = {
     SpanKind.INTERNAL: SdkSpanKind.INTERNAL,
