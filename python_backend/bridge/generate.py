@@ -14,15 +14,17 @@ from typing import Any
 
 from python_backend.bridge.attachment import Attachment, InstanceName
 from python_backend.bridge.errors import BridgeError
-from python_backend.bridge.hold import may_return
+from python_backend.bridge.hold import may_return, waits_for_own
 from python_backend.bridge.metrics import EngineMetrics
 from python_backend.bridge.requests import GenerateRequest, read_generate
 from python_backend.bridge.responses import Reply, TextReply, triton_error
 from python_backend.bridge.tracing import BridgeTracing, RequestTrace
 from python_backend.messages import CancelGenerate, ErrorCode, Generate, StepOutput, WorkerToBridge
 
-HOLD_POLL_S = 0.001
-"""While `execute` holds, the siblings' load is looked up this often: a new request may be waiting for it."""
+HOLD_POLL_S = 0.002
+"""While `execute` holds for its siblings, their load is looked up this often: a new request may be waiting."""
+STATE_POLL_S = 0.02
+"""While it holds for an end of one of its own requests, which it is told of: whether a drain was taken back."""
 CANCEL_POLL_S = 0.05
 """How often requests are asked whether their client has left, as long as they are few."""
 CANCEL_CHECKS_PER_S = 200
@@ -117,16 +119,16 @@ class GenerateModel:
 
     def _hold(self) -> None:
         """Return when this instance should get the next request."""
+        attachment = self._attachment
         with self._changed:
-            while not may_return(
-                self._attachment.state(),
-                len(self._open),
-                self._attachment.cap,
-                self._attachment.least_loaded_sibling(),
-            ):
-                if self._closed:
+            while not self._closed:
+                state, in_flight = attachment.state(), len(self._open)
+                if waits_for_own(state, in_flight, attachment.cap):
+                    self._changed.wait(STATE_POLL_S)
+                elif may_return(state, in_flight, attachment.cap, attachment.least_loaded_sibling()):
                     return
-                self._changed.wait(HOLD_POLL_S)
+                else:
+                    self._changed.wait(HOLD_POLL_S)
 
     # --- the receiver thread ---
 

@@ -16,3 +16,8 @@ def may_return(state: SlotState, in_flight: int, cap: int, least_sibling: int | 
     if state is not SlotState.SERVING:
         return in_flight == 0
     return in_flight < cap and (least_sibling is None or in_flight <= least_sibling)
+
+
+def waits_for_own(state: SlotState, in_flight: int, cap: int) -> bool:
+    """Until one of its own requests ends, or its state changes, `execute` may not return, whatever siblings do."""
+    return in_flight > 0 if state is not SlotState.SERVING else in_flight >= cap

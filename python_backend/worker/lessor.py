@@ -85,19 +85,15 @@ class NodeLessor:
 
     def _ask(self, question: Message, answers: tuple[type[T], ...]) -> T:
         self._control.send(question)
-        self._control.sock.settimeout(REPLY_TIMEOUT_S)
-        try:
-            while True:
-                message, fds = self._control.receive()
-                if isinstance(message, answers):
-                    close_fds(fds)
-                    return message
-                if isinstance(message, ReclaimBlocks):
-                    self.reclaimed()
-                    continue
-                self.unread.append((message, fds))
-        finally:
-            self._control.sock.settimeout(None)
+        while True:
+            message, fds = self._control.receive_soon(REPLY_TIMEOUT_S)
+            if isinstance(message, answers):
+                close_fds(fds)
+                return message
+            if isinstance(message, ReclaimBlocks):
+                self.reclaimed()
+                continue
+            self.unread.append((message, fds))
 
 
 def _packets(num_blocks: int, tokens: bytes) -> list[tuple[int, int]]:

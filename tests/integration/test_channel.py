@@ -3,11 +3,12 @@
 import os
 import socket
 import struct
+import threading
 
 import pytest
 
 from contracts.sampling import SamplingParams
-from python_backend.channel import FrameChannel, PacketChannel, PeerLost, ProtocolError
+from python_backend.channel import SPIN_S, FrameChannel, PacketChannel, PeerLost, ProtocolError
 from python_backend.messages import (
     AttachWorker,
     BridgeToWorker,
@@ -117,3 +118,25 @@ def test_an_ended_packet_peer_is_peer_lost(packets):
     assert receiver.receive()[0] == StopWorker()
     with pytest.raises(PeerLost):
         receiver.receive()
+
+
+def test_an_answer_that_is_due_soon_is_waited_for_awake_and_then_asleep(packets):
+    """There already; later than anybody spins; never: then the channel blocks as before, it was only this wait."""
+    sender, receiver = packets
+    sender.send(StopWorker())
+    assert receiver.receive_soon(5.0) == (StopWorker(), [])
+    late = threading.Timer(20 * SPIN_S, sender.send, [StopWorker()])
+    late.start()
+    assert receiver.receive_soon(5.0) == (StopWorker(), [])
+    late.join()
+    with pytest.raises(TimeoutError):
+        receiver.receive_soon(2 * SPIN_S)
+    assert receiver.sock.gettimeout() is None
+
+
+def test_a_peer_that_goes_while_its_answer_is_waited_for_is_peer_lost(packets):
+    """Not an empty message, awake or asleep."""
+    sender, receiver = packets
+    sender.close()
+    with pytest.raises(PeerLost):
+        receiver.receive_soon(5.0)

@@ -24,6 +24,14 @@ def test_execute_returns_only_when_this_instance_should_get_more(state, in_fligh
     assert hold.may_return(state, in_flight, 8, least_sibling) is expected
 
 
+@pytest.mark.parametrize("state", SlotState)
+@pytest.mark.parametrize("in_flight", [0, 1, 7, 8, 9])
+def test_who_waits_for_its_own_requests_need_not_look_at_its_siblings(state, in_flight):
+    """Whatever they have, it may not return; below that it depends on them, or it may."""
+    may = [hold.may_return(state, in_flight, 8, least) for least in (None, 0, 5, 100)]
+    assert hold.waits_for_own(state, in_flight, 8) is not any(may)
+
+
 def test_siblings_are_serving_instances_of_the_same_model_only():
     """Draining ones, free slots and other models do not count."""
     board, _ = Board.create(num_cpus=2)
