@@ -48,7 +48,7 @@ def pss_bytes(pid: int) -> int:
 
 
 def cpu_s_of_trees(pids: Iterable[int]) -> float:
-    """CPU seconds so far of these processes and of all that descend from them and live."""
+    """CPU seconds so far of these processes and of all that descend from them, those that have ended included."""
     total = 0.0
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
@@ -56,7 +56,7 @@ def cpu_s_of_trees(pids: Iterable[int]) -> float:
             for each in (process, *process.children(recursive=True)):
                 with suppress(psutil.NoSuchProcess):
                     times = each.cpu_times()
-                    total += times.user + times.system
+                    total += times.user + times.system + times.children_user + times.children_system
     return total
 
 

@@ -162,10 +162,11 @@ def streamed(text: str, num_tokens: int = 48, error: str = "") -> Streamed:
 
 
 def test_chats_are_compared_answer_by_answer():
-    """Two answers, one of them another one under the scaler: 0.96 of the speed, one differs, none failed."""
-    fixed = Waves([streamed("a"), streamed("b")], seconds=1.0)
-    scaled = Waves([streamed("a"), streamed("c")], seconds=1.0 / 0.96, num_changes=3)
+    """Two answers, one of them another: 0.96 of the speed, 1.25 of the CPU, one differs, none failed."""
+    fixed = Waves([streamed("a"), streamed("b")], seconds=1.0, cpu_s=2.0)
+    scaled = Waves([streamed("a"), streamed("c")], seconds=1.0 / 0.96, cpu_s=2.5, num_changes=3)
     values = {name: figure.value for name, figure in chat_figures([fixed], [scaled]).items()}
     assert values["chat_throughput_over_fixed"] == pytest.approx(0.96)
+    assert values["chat_cpu_over_fixed"] == pytest.approx(1.25)
     assert (values["chat_answers_differing"], values["chat_failed_requests"]) == (1, 0)
     assert values["chat_changes"] == 3
