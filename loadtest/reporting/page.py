@@ -95,7 +95,7 @@ def _data(result: Result, charts: dict[str, Chart], end_s: float) -> dict[str, A
         "range": [0, end_s],
         "window": [result.window.start_s, result.window.end_s],
         "marks": [
-            {"x": one.t_s, "text": f"{one.model}: {one.before} → {one.after}, {one.reason}"}
+            {"x": one.t_s, "text": f"{one.model}: {one.before} → {one.after}, {one.why}"}
             for one in result.changes
         ],
     }

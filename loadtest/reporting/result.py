@@ -23,6 +23,12 @@ class ScalingChange:
     after: int
     reason: str
 
+    @property
+    def why(self) -> str:
+        """The reason without the scaler's "chat 2→3: " at its front, which stands beside it."""
+        head, colon, rest = self.reason.partition(": ")
+        return rest if colon and head.startswith(f"{self.model} ") else self.reason
+
 
 class Result(Protocol):
     """A run that has ended."""

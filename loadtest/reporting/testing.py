@@ -59,7 +59,7 @@ def made_result(
             "Python": "3.11.2",
         },
         changes=[
-            ScalingChange(0.3 * duration_s, "chat", 1, 2, "utilisation 0.86 above 0.75 for 10 s"),
+            ScalingChange(0.3 * duration_s, "chat", 1, 2, "chat 1→2: utilisation 0.86 above 0.75 for 10 s"),
             ScalingChange(0.8 * duration_s, "chat", 2, 1, "utilisation 0.31 below 0.40 for 20 s"),
         ],
     )
@@ -145,6 +145,13 @@ def _curve(duration_s: float, rate: float, random: np.random.Generator) -> Curve
             ),
             series("running", np.round(rate * 0.5 * busy + 9 * wave), ""),
             series("waiting", np.round(12 * wave * random.random(len(t_s))), ""),
+            Series(
+                "instances.wanted",
+                chat,
+                "",
+                np.array([0.0, 0.3, 0.8]) * duration_s,
+                np.array([1.0, 2.0, 1.0]),
+            ),
             series("instances.ready", 1.0 + ((t_s > 0.31 * duration_s) & (t_s < 0.81 * duration_s)), ""),
             series("pss_bytes", 310 * mib + 40 * mib * busy, "bytes", (("process", "worker"), ("pid", "11"))),
             series("pss_bytes", 300 * mib + 20 * mib * busy, "bytes", (("process", "worker"), ("pid", "12"))),

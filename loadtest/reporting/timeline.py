@@ -52,15 +52,14 @@ def memory_chart(curve: Curve, rows: Sequence[Row], end_s: float) -> Chart:
 
 
 def preemption_chart(curve: Curve, end_s: float) -> Chart:
-    return _plain(
-        curve,
-        ("kv.preemptions",),
-        end_s,
-        "preemptions",
-        "Preemptions",
-        "Sequences thrown out of the KV cache so far.",
-        "",
-    )
+    series = curve.named("kv.preemptions")
+    edges = grid(end_s, [step_s(one.t_s) for one in series])
+    lines = [
+        Line(label_of(one) or "preemptions", extremes(edges, one.t_s, one.values), color)
+        for one, color in zip(series, COLORS, strict=False)
+    ]
+    note = "Sequences thrown out of the KV cache so far."
+    return Chart("preemptions", "Preemptions", note, "run", points_of(edges), "", lines)
 
 
 def pool_chart(curve: Curve, end_s: float) -> Chart:
@@ -194,25 +193,24 @@ def dispatch_chart(requests: Requests, rows: Sequence[Row], end_s: float) -> Cha
 
 
 def instance_chart(curve: Curve, end_s: float) -> Chart:
-    note = "Instances that serve. Dotted marks are the scaler's decisions; point at one for its reason."
-    return _plain(curve, ("instances.ready",), end_s, "instances", "Instances", note, "", is_stepped=True)
-
-
-def _plain(
-    curve: Curve,
-    names: Sequence[str],
-    end_s: float,
-    key: str,
-    title: str,
-    note: str,
-    unit: str,
-    *,
-    is_stepped: bool = False,
-) -> Chart:
-    series = [one for name in names for one in curve.named(name)]
-    edges = grid(end_s, [step_s(one.t_s) for one in series])
+    """Ready, and wanted where the scaler tells."""
+    ready, wanted = curve.named("instances.ready"), curve.named("instances.wanted")
+    edges = grid(end_s, [step_s(one.t_s) for one in ready])
+    color_of = {one.labels: color for one, color in zip(ready, COLORS, strict=False)}
     lines = [
-        Line(label_of(one) or one.name, extremes(edges, one.t_s, one.values), color, steps=is_stepped)
-        for one, color in zip(series, COLORS, strict=False)
+        Line(f"{label_of(one)} ready", extremes(edges, one.t_s, one.values), color_of[one.labels], steps=True)
+        for one in ready
+        if one.labels in color_of
     ]
-    return Chart(key, title, note, "run", points_of(edges), unit, lines)
+    for one in wanted:
+        if one.labels in color_of:
+            values = held(points_of(edges), one.t_s, one.values)
+            lines.append(Line(f"{label_of(one)} wanted", values, color_of[one.labels], steps=True, dash=True))
+    note = "Instances that serve, and that are wanted. Marks are decisions; point at one for its reason."
+    return Chart("instances", "Instances", note, "run", points_of(edges), "", lines)
+
+
+def held(xs: Float, t_s: Float, values: Float) -> Float:
+    """What was said last at each of `xs`; NaN before the first word. For series that tell only changes."""
+    at = np.searchsorted(t_s, xs, side="right") - 1
+    return np.where(at >= 0, values[np.maximum(at, 0)], np.nan) if len(t_s) else np.full(len(xs), np.nan)

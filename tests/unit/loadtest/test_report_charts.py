@@ -8,7 +8,7 @@ from loadtest.reporting.chart import numbers
 from loadtest.reporting.shrink import extremes, grid, points_of
 from loadtest.reporting.tables import error_groups
 from loadtest.reporting.testing import made_result
-from loadtest.reporting.timeline import in_flight, memory_chart, process_chart
+from loadtest.reporting.timeline import held, in_flight, memory_chart, process_chart
 from loadtest.reporting.wording import figure, tied
 
 
@@ -78,6 +78,12 @@ def test_a_worker_that_ended_no_longer_counts():
         "process",
     )
     assert summed[0].values.tolist() == [10.0] * 6 + [5.0] * 4
+
+
+def test_what_is_told_at_changes_alone_holds_until_the_next():
+    """Two instances are wanted from 5 s on, three from 9 s; before that nobody had said."""
+    at = held(np.array([1.0, 5.0, 8.9, 30.0]), np.array([5.0, 9.0]), np.array([2.0, 3.0]))
+    assert numbers(at) == [None, 2.0, 2.0, 3.0]
 
 
 def test_errors_that_differ_in_numbers_are_one_group_and_http_statuses_are_not():
