@@ -66,7 +66,7 @@ async def chat_completions(request: Request) -> Response:
             answer_id, created, call.service, body.include_usage, body.num_choices, about
         )
         return await stream_answer(request, asked, chunks, prompt.num_tokens, body)
-    replies = await while_connected(request, generate_all(gateway.triton, asked))
+    replies = await while_connected(request, generate_all(gateway.triton, asked, call))
     counted = counted_usage(call, prompt.num_tokens, replies, body.num_choices)
     outcomes = [outcome(reply, body.sampling) for reply in replies]
     return json_answer(translate.chat_answer(answer_id, created, call.service, outcomes, counted, about))
@@ -93,7 +93,7 @@ async def completions(request: Request) -> Response:
     if body.is_stream:
         chunks = translate.CompletionChunks(answer_id, created, call.service, body.include_usage, len(asked))
         return await stream_answer(request, asked, chunks, sum(counts), body)
-    replies = await while_connected(request, generate_all(gateway.triton, asked))
+    replies = await while_connected(request, generate_all(gateway.triton, asked, call))
     counted = counted_usage(call, sum(counts), replies, body.num_choices)
     outcomes = [outcome(reply, body.sampling) for reply in replies]
     return json_answer(translate.completion_answer(answer_id, created, call.service, outcomes, counted))

@@ -187,7 +187,7 @@ def generate_call(
         request_id=call.request_id,
         text=text,
         sampling=translate.sampling_json(sampling, max_tokens),
-        is_stream=is_stream,
+        is_stream=is_stream or (call.admission is not None and call.admission.counts_tokens),
         deadline_unix_s=_deadline_unix_s(request),
         session=request.headers.get(SESSION_HEADER),
         num_tokens=(call.num_prompt_tokens or 0) + max_tokens,
@@ -213,9 +213,13 @@ def _deadline_unix_s(request: Request) -> float | None:
 
 
 async def generate_all(
-    triton: BalancedTriton | WakingTriton, calls: Sequence[GenerateCall]
+    triton: BalancedTriton | WakingTriton, calls: Sequence[GenerateCall], made: Call
 ) -> list[GenerateReply]:
-    return await _side_by_side([collect(triton.generate(call)) for call in calls])
+    def note(reply: GenerateReply) -> None:
+        """For who leaves before the end: what was made is charged."""
+        made.num_output_tokens = (made.num_output_tokens or 0) + reply.num_output_tokens
+
+    return await _side_by_side([collect(triton.generate(call), note) for call in calls])
 
 
 async def _side_by_side(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:

@@ -45,6 +45,8 @@ class Admission:
     max_output_tokens: int
     """The request's own, or less where a limit says so."""
     _settle: Callable[[int], Awaitable[None]] | None = None
+    counts_tokens: bool = False
+    """What is made has to be known while it is made, should the client leave."""
     _is_settled: bool = False
 
     @property
@@ -117,7 +119,8 @@ class Limiter:
                 renewing.cancel()
             await self._give_back(taken, num_tokens)
 
-        return Admission(_headers(taken), output, settle)
+        counts = any(item.per_min is not None or item.per_day is not None for item in taken)
+        return Admission(_headers(taken), output, settle, counts)
 
     def max_context_tokens(self, principal: Principal, service: str) -> int | None:
         """Of one request, under the limits of its key and its service; None: no such limit."""

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from contracts.guide import KEYS as GUIDE_KEYS
 from contracts.sampling import MAX_LOGPROBS
 from gateway.batch_input import ENDPOINTS
-from gateway.files_api import MAX_PAGE
+from gateway.batch_parts import MAX_PAGE
 from gateway.principal import Limits
 from gateway.schemas import MAX_ANSWERS, MAX_EMBED_INPUTS, MAX_PROMPTS
 from gateway.usage import DEFAULT_DAYS, MAX_DAYS

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -247,13 +247,16 @@ async def _awaited(call: Awaitable[_T]) -> _T:
     return await call
 
 
-async def collect(replies: AsyncIterator[GenerateReply]) -> GenerateReply:
-    """All replies as one. Raises UpstreamFailed when none of them says why the answer ended."""
+async def collect(
+    replies: AsyncIterator[GenerateReply], note: Callable[[GenerateReply], None] = lambda reply: None
+) -> GenerateReply:
+    """All replies as one; each is noted when it comes. Raises UpstreamFailed when none says why it ended."""
     texts: list[str] = []
     logprobs: list[TokenLogprob] = []
     num_output_tokens = num_cached_tokens = 0
     finish_reason = None
     async for reply in replies:
+        note(reply)
         texts.append(reply.text)
         num_output_tokens += reply.num_output_tokens
         num_cached_tokens = max(num_cached_tokens, reply.num_cached_tokens)

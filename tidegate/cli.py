@@ -25,6 +25,7 @@ from tidegate.commands import (
     models,
     pool,
     rollout,
+    routes,
     scale,
     scaler,
     simulate,
@@ -80,6 +81,7 @@ def _models(ctx: typer.Context) -> None:
 
 @keys.app.callback(invoke_without_command=True)
 @rollout.app.callback(invoke_without_command=True)
+@routes.app.callback(invoke_without_command=True)
 @pool.app.callback(invoke_without_command=True)
 def _group(ctx: typer.Context) -> None:
     _help_if_alone(ctx)
@@ -96,6 +98,7 @@ app.command(rich_help_panel=SERVE)(scale.scale)
 app.add_typer(models.app, name="models", rich_help_panel=SERVE)
 app.add_typer(keys.app, name="keys", rich_help_panel=SERVE)
 app.add_typer(rollout.app, name="rollout", rich_help_panel=SERVE)
+app.add_typer(routes.app, name="routes", rich_help_panel=SERVE)
 app.command(rich_help_panel=TALK)(chat.chat)
 app.command(rich_help_panel=LOOK)(doctor.doctor)
 app.command(rich_help_panel=LOOK)(status.status)

@@ -16,6 +16,7 @@ import psutil
 from contracts.stack import Stack
 from contracts.triton_key import http_headers
 from tidegate.cpu_tiers import read_cpu_flags, slow_tier_warnings
+from tidegate.routes_status import refused_edits
 
 NODE_TIMEOUT_S = 3.0
 TRITON_TIMEOUT_S = 3.0
@@ -88,7 +89,7 @@ def gather(stack: Stack) -> StackStatus:
         triton_models=ask_triton(stack, problems),
         scaler=ask_scaler(stack.scaler_grpc, problems) if stack.scaler_grpc else None,
         problems=problems,
-        warnings=slow_tier_warnings(stack.models, read_cpu_flags()),
+        warnings=[*slow_tier_warnings(stack.models, read_cpu_flags()), *refused_edits(stack)],
     )
 
 

@@ -23,6 +23,7 @@ from contracts.tracing.sending import SPANS_SOCKET_NAME, SPANS_SOCKET_VARIABLE
 from contracts.tracing.store import STORE_NAME
 from contracts.triton_key import TRITON_KEY_NAME
 from gateway.routes import Routes, RoutesInvalid
+from ledger.errors import LedgerError
 from python_backend.node.added import ADDED_NAME
 from scaler.deciding.policy import Policy
 from scaler.errors import PolicyInvalid, ScaleError
@@ -37,6 +38,7 @@ from tidegate.launch_errors import LaunchError, SettingsInvalid
 from tidegate.load_progress import showing
 from tidegate.node_process import NodeProcess
 from tidegate.processes import Child
+from tidegate.rollout_pins import pin_previous_versions
 from tidegate.scaler_process import ScalerProcess, is_well
 from tidegate.settings import Settings
 from tidegate.telemetry_process import TelemetryProcess
@@ -174,6 +176,7 @@ class Launcher:
         self._triton: TritonServer | None = None
         self._gateway: KeptProcess | None = None
         self._scaler: ScalerProcess | None = None
+        self._pinning: asyncio.Task[None] | None = None
 
     async def start(self) -> Stack:
         """Everything ready, and stack.json written. Raises LaunchError; then `stop` what had started."""
@@ -211,6 +214,8 @@ class Launcher:
                 say=self._say,
             )
             await self._gateway.first_ready()
+            if self._node is not None:
+                await self._pin_rollouts()
         if settings.with_scaler:
             self._say(f"scaler: {policy_text(settings.policy, self._scaler_state_dir)}")
             self._scaler = ScalerProcess(
@@ -240,7 +245,7 @@ class Launcher:
         return NodeProcess(
             spawn=lambda: self._spawn("node", "python_backend.node", self._node_config(models)),
             wait_ready=self._wait_ready,
-            on_ready=self._rewrite_stack,
+            on_ready=self._on_node_ready,
             control_socket=self._control_socket,
             hang_timeout_s=self._settings.node_hang_timeout_s,
             say=self._say,
@@ -428,6 +433,17 @@ class Launcher:
         """One of them has another pid now."""
         if self._stack_path.exists():
             self._write_stack(*self._started)
+
+    def _on_node_ready(self) -> None:
+        self._rewrite_stack()
+        self._pinning = asyncio.create_task(self._pin_rollouts())
+
+    async def _pin_rollouts(self) -> None:
+        """A node that starts has nothing pinned; what a rollout may go back to stays in its pool all the same."""
+        try:
+            await pin_previous_versions(self._control_socket, self._settings.ledger_url_used)
+        except (LedgerError, ScaleError) as exc:
+            self._say(f"warning: weights of versions before a rollout are not pinned: {exc}")
 
     @property
     def _spans_socket(self) -> str:

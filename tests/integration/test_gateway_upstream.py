@@ -135,6 +135,26 @@ async def test_a_client_that_leaves_before_the_answer_ends_it_at_triton(
     assert triton.num_active == 0
 
 
+async def test_a_whole_answer_that_is_left_is_charged_what_was_made(triton: FakeTriton) -> None:
+    """It was charged its prompt only: who left a moment before the end had the engine's work for nothing. Under a
+    token limit Triton is asked for a stream, so that what there is by then is known."""
+    triton.script = Script(pieces=("a",) * 1000, delay_s=0.01)
+    limits = {"chat": {"tokens_per_min": 100_000}}
+    async with (
+        running_gateway(triton.address, service_limits=limits) as gateway,
+        httpx.AsyncClient(base_url=gateway.url) as client,
+    ):
+        headers = {"x-request-id": "left-whole"}
+        asking = asyncio.create_task(client.post("/v1/chat/completions", json=CHAT, headers=headers))
+        await until(lambda: triton.num_active == 1)
+        await asyncio.sleep(0.3)
+        asking.cancel()
+        await until(lambda: bool(gateway.access_lines_of("left-whole")))
+        (line,) = gateway.access_lines_of("left-whole")
+        assert line["status"] == 499
+        assert 1 <= line["output_tokens"] < 1000
+
+
 async def test_a_client_that_leaves_does_not_cancel_an_embedding(
     triton: FakeTriton, http: httpx.AsyncClient
 ) -> None:

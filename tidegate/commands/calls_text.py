@@ -25,7 +25,7 @@ def call_values(row: CallRow) -> dict[str, Any]:
 def calls_table(rows: Sequence[CallRow]) -> Table:
     """The request's id comes last: it is the one long cell, and a narrow terminal wraps there."""
     table = _table("TIME", "TENANT", "SERVICE", "OUTCOME", right=("TOKENS", "TTFT", "TOOK"))
-    table.add_column("REQUEST")
+    table.add_column("REQUEST", overflow="fold")
     for row in rows:
         table.add_row(
             _cell(_clock(row.started_unix_s)[: -len(".000")]),
@@ -45,6 +45,8 @@ def call_details(row: CallRow) -> Table:
     table = Table(
         title=f"attempt {row.attempt}", title_justify="left", show_header=False, box=None, pad_edge=False
     )
+    table.add_column()
+    table.add_column(overflow="fold")
     for name, value in asdict(row).items():
         if name.endswith("unix_s"):
             value = _clock(value)

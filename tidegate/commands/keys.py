@@ -6,6 +6,7 @@ import getpass
 import time
 from collections.abc import Sequence
 from dataclasses import fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -173,10 +174,21 @@ def _state(row: KeyRow, now: float) -> str:
     return "good" if row.expires_unix_s is None else f"{(row.expires_unix_s - now) / 86400:.1f} days left"
 
 
+def _overlap(row: KeyRow, now: float) -> str:
+    """Until when the text before the last rotation is good too."""
+    if (
+        row.previous_until_unix_s is None
+        or row.previous_until_unix_s <= now
+        or row.revoked_unix_s is not None
+    ):
+        return "-"
+    return datetime.fromtimestamp(row.previous_until_unix_s).astimezone().strftime("%Y-%m-%d %H:%M %Z")
+
+
 def _print(rows: Sequence[KeyRow], now: float) -> None:
     from rich.table import Table
 
-    titles = ("ID", "TENANT", "NAME", "STATE", "ROLES", "SERVICES", "LIMITS")
+    titles = ("ID", "TENANT", "NAME", "STATE", "OLD TEXT UNTIL", "ROLES", "SERVICES", "LIMITS")
     table = Table(*titles, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(
@@ -184,6 +196,7 @@ def _print(rows: Sequence[KeyRow], now: float) -> None:
             row.tenant,
             row.name,
             _state(row, now),
+            _overlap(row, now),
             " ".join(sorted(row.roles)),
             "all" if row.services is None else " ".join(sorted(row.services)),
             " ".join(f"{name}={value:g}" for name, value in sorted(row.limits.items())) or "none",

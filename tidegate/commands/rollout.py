@@ -144,6 +144,7 @@ def status(
         from ledger.revisions import RevisionStore
 
         latest = RevisionStore(store).latest(KIND)
+    _check_known(service, latest, run_dir)
     _print_status(_status_of(service, latest), as_json)
 
 
@@ -206,12 +207,25 @@ def _served(routes: dict[str, Any], run_dir: Path | None) -> set[str]:
     if stack is not None:
         return {model.name for model in stack.models}
     note("no stack runs here: whether the models are served is for the gateways to see")
-    return _AnyName()
+    return AnyName()
 
 
-class _AnyName(set[str]):
+class AnyName(set[str]):
     def __contains__(self, name: object) -> bool:
         return True
+
+
+def _check_known(service: str, latest: Revision | None, run_dir: Path | None) -> None:
+    """Raises CommandError for a service that neither the routes nor the running stack know."""
+    from gateway import rollout
+
+    named = rollout.read(latest.text if latest else "").get("services") or {}
+    stack = find_stack(run_dir)
+    served = {model.name for model in stack.models} if stack is not None else set()
+    if service not in named and service not in served:
+        known = ", ".join(sorted({*named, *served})) or "none"
+        where = "" if stack is not None else "; no stack runs here, so served models are not known"
+        raise CommandError(f"no service {service!r}; there are: {known}{where}")
 
 
 def _status_of(service: str, latest: Revision | None) -> dict[str, Any]:
@@ -219,7 +233,7 @@ def _status_of(service: str, latest: Revision | None) -> dict[str, Any]:
     from gateway.routes import Routes
 
     document = rollout.read(latest.text if latest else "")
-    route = Routes.check(document, _AnyName()).of(service)
+    route = Routes.check(document, AnyName()).of(service)
     found = rollout.status(document, service)
     models = {version.name: version.model_name for version in route.versions}
     return found | {
@@ -244,23 +258,12 @@ def _print_status(found: dict[str, Any], as_json: bool) -> None:
 def _pin_previous(model: str | None, run_dir: Path | None) -> None:
     """A rollback must not wait for a load: the previous version's weights stay in the pool."""
     from scaler.errors import ScaleError
-    from scaler.node_client import NodeClient
+    from tidegate.rollout_pins import pin
 
     stack = find_stack(run_dir)
-    if stack is None or not stack.node_socket:
+    if stack is None or not stack.node_socket or model is None:
         return
-
-    async def pin() -> None:
-        node = NodeClient(stack.node_socket)
-        try:
-            status = await node.status()
-            for weights in status.weights:
-                if model in weights.models and not weights.is_pinned:
-                    await node.pin_weights(weights.key)
-        finally:
-            await node.close()
-
     try:
-        asyncio.run(pin())
+        asyncio.run(pin(stack.node_socket, {model}))
     except ScaleError as exc:
         note(f"the weights of {model} could not be pinned ({exc}); a rollback may have to load them")
