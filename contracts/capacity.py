@@ -12,6 +12,10 @@ class ModelCapacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     rates_per_s: dict[int, float]
     """Instances -> the highest open-loop rate at which the plan's SLO passed. 0.0: at no rate."""
+    concurrency: dict[int, float] = {}
+    """Instances -> requests in flight at that rate, on average; of the plan's whole mix. Absent: not measured."""
+    utilization: dict[int, float] = {}
+    """Instances -> how busy they were at that rate, 0 to 1, as the scaler reckons it. Absent: not measured."""
 
     def rate(self, num_instances: int) -> float:
         """Of the most measured instances that are not more; above the last measured count nothing is made up."""
@@ -30,6 +34,9 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     plan: str
     """Its name."""
     measured_unix_s: float
+    plan_sha256: str = ""
+    """Of its text, as it was run."""
+    machine: dict[str, str] = {}
     commit: str = ""
     fingerprint: str = ""
     models: dict[str, ModelCapacity]

@@ -17,6 +17,7 @@ import typer
 from tidegate.commands import (
     bench,
     calls,
+    capacity,
     chat,
     doctor,
     keys,
@@ -108,6 +109,7 @@ app.command(rich_help_panel=LOOK)(trace.trace)
 app.add_typer(pool.app, name="pool", rich_help_panel=LOOK)
 app.add_typer(scaler.app, name="scaler", rich_help_panel=LOOK)
 app.command(rich_help_panel=LOOK)(simulate.simulate)
+app.command("capacity", rich_help_panel=LOOK)(capacity.capacity)
 app.add_typer(loadtest.app, name="loadtest", rich_help_panel=LOOK)
 app.command("launch-check", rich_help_panel=LOOK)(launch_check.launch_check)
 app.command(rich_help_panel=LOOK)(bench.bench)

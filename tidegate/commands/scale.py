@@ -47,7 +47,7 @@ def scale(
     stack = need_stack(run_dir)
     if not force:
         _refuse_a_crowd(num_instances)
-    _refuse_if_policy_decides(stack, model, num_instances)
+    refuse_if_policy_decides(stack, model, num_instances)
     work = scale_model(stack, model, num_instances, on_event=note, drain_timeout_s=drain_timeout_s)
     try:
         result = asyncio.run(work)
@@ -70,7 +70,7 @@ def _refuse_a_crowd(num_instances: int) -> None:
         )
 
 
-def _refuse_if_policy_decides(stack: Stack, model: str, num_instances: int) -> None:
+def refuse_if_policy_decides(stack: Stack, model: str, num_instances: int) -> None:
     """Not turned into a scale-to: that one ends by itself, and how soon is for the caller to say."""
     from scaler.errors import ScaleError
 

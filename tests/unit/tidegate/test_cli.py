@@ -185,6 +185,7 @@ def test_help_is_on_standard_output_and_no_failure(args, capsys):
         "scaler",
         "loadtest",
         "launch-check",
+        "capacity",
         "bench",
     ],
 )
