@@ -51,7 +51,7 @@ def capacity(
     run_dir: RunDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the highest rate at which a plan still passes, by instances.
+    """Find the highest rate at which a plan still passes.
 
     Each probe is a whole run with its verdict; one that can no longer pass is ended early. INVALID is no PASS. What
     is found stands in capacity.json, for planners and `tidegate launch-check`. Exit code 1: no rate passed.
