@@ -57,7 +57,12 @@ def status(
     run_dir: RunDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show each model: wanted and ready instances, what was measured, and the last decision with its reason."""
+    """Show each model: wanted and ready instances, what was measured, and the last decision with its reason.
+
+    UTIL of a generate model is the share of its places (64 an instance) that is taken, of others the share of time
+    in which they work. On a CPU a chat model is slow long before its places are gone: there QUEUE decides, or a
+    policy with scale_out.concurrency.
+    """
     from tidegate.commands.scaler_text import print_status
     from tidegate.status import plain
 
@@ -181,14 +186,18 @@ def reserve(
     run_dir: RunDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have at least N instances serving within a window. Reservations that overlap add up."""
+    """Have at least N instances serving within a window. Reservations that overlap add up.
+
+    Starts are due 30 s and the model's measured lead time before it. Until a start was measured 10 s are reckoned
+    with; where it takes longer, set lead_time_s in the policy.
+    """
     from contracts import scaler_pb2 as pb
     from tidegate.commands.scaler_text import local_time
     from tidegate.status import plain
 
     request = pb.ReserveRequest(
         model=model,
-        name=name or f"{model} {start} to {end}",
+        name=name or f"{model}-{start}-{end}",
         start=start,
         end=end,
         zone=zone,
@@ -200,7 +209,9 @@ def reserve(
     made = ask(ctx.obj, run_dir, lambda client: client.reserve(request))
     first, last = local_time(made.next_start_unix_s), local_time(made.next_end_unix_s)
     rises_in_s = max(0.0, made.floor_rises_unix_s - time.time())
-    text = f"{made.name}: {num_instances} of {model} from {first} to {last}; starts are due in {rises_in_s:.0f} s"
+    lead_s = made.next_start_unix_s - made.floor_rises_unix_s
+    text = f"{made.name}: {num_instances} of {model} from {first} to {last}"
+    text += f"; starts are due {lead_s:.0f} s before it, in {rises_in_s:.0f} s"
     _told(plain(made), text, as_json)
 
 

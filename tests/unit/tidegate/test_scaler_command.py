@@ -179,7 +179,7 @@ def test_what_is_said_is_sent_with_who_and_why(sent: list[Any], capsys: pytest.C
     assert (resume.model, cancel.name) == ("chat", "launch")
     assert (scale_to.num_instances, scale_to.duration_s, scale_to.why) == (3, 600, "demo")
     assert (reserve.name, reserve.zone, list(reserve.days)) == ("launch", "Europe/Berlin", ["mon", "fri"])
-    assert (unnamed.name, unnamed.zone, list(unnamed.days)) == ("chat 13:00 to 14:00", "UTC", [])
+    assert (unnamed.name, unnamed.zone, list(unnamed.days)) == ("chat-13:00-14:00", "UTC", [])
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "chat: paused until `tidegate scaler resume`"
     assert told[1] == "all models: paused until `tidegate scaler resume`"
