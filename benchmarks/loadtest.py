@@ -7,8 +7,9 @@
   `_max_ms`: how late they were sent. Quick: 30 s.
 - `gap_p99_error_ms`: 50 streams at once; each gap between chunks as the client saw it, less the same gap by the
   server's own stamps; the 99th percentile of the absolute difference. `gap_p99_ms`, `gap_p99_truth_ms` beside it.
-- `p50_over_perf_analyzer`, `p99_...`: latency of an echo on the real Triton at 50 calls/s, ours / perf_analyzer's,
-  rounds in turn; the median of the rounds. $PERF_ANALYZER names the binary.
+- `p50_over_perf_analyzer`: latency of `embed` on the real Triton at 5 calls/s, ours / perf_analyzer's, rounds in
+  turn; the median of the rounds. `echo_over_perf_analyzer_ms`: of an echo at 50 calls/s ours - perf_analyzer's: what
+  Python's gRPC takes more than C++'s. $PERF_ANALYZER names the binary.
 - `ttft_p50_over_aiperf`, `latency_...`, `gap_...`: of a chat stream on the mock, ours / aiperf's. $AIPERF names it.
 """
 
@@ -36,7 +37,8 @@ STALL_RATE_PER_S, STALL_RUN_S = 20.0, 10.0
 ARRIVALS_PER_S, ARRIVALS_S, QUICK_ARRIVALS_S = 200.0, 600.0, 30.0
 STREAMS = Script(first_s=0.05, every_s=0.025, num_chunks=160)
 NUM_STREAMS, STREAMS_S = 50, 20.0
-ECHO_RATE_PER_S = 50.0
+ECHO_RATE_PER_S, EMBED_RATE_PER_S = 50.0, 5.0
+EMBED_TEXT = "the tide comes in and the tide goes out, and the boats lie on the sand until it is back again"
 CHAT = Script(first_s=0.08, every_s=0.02, num_chunks=32)
 CHAT_RATE_PER_S = 10.0
 
@@ -145,28 +147,47 @@ def against_perf_analyzer(rounds: int, round_s: float, progress: Progress) -> tu
     """Raises PeerUnavailable."""
     from benchmarks.gateway import REPOSITORY
 
-    ours, theirs = [], []
-    argument = PlainArgument(
+    embed = PlainArgument(
+        "grpc_tensors", service="embed", text=EMBED_TEXT, rate_per_s=EMBED_RATE_PER_S, duration_s=round_s
+    )
+    echo = PlainArgument(
         "grpc_tensors", service="echo", tensor_values=16, rate_per_s=ECHO_RATE_PER_S, duration_s=round_s
     )
-    with running_stack("--repository", str(REPOSITORY), "--no-scaler", "--model=echo") as running:
-        address = running.stack.triton_grpc
-        for number in range(rounds):
-            theirs.append(perf_analyzer_round(address, "echo", ECHO_RATE_PER_S, round_s))
-            generated = run_task(plain_task(argument, Target(grpc=address)))
-            ours.append(service_s(checked(generated)))
-            progress(
-                f"round {number + 1} of {rounds}: echo p50/p99 in ms ours {shown_ms(ours[-1])}, "
-                f"perf_analyzer {shown_ms(theirs[-1])}"
+    ours: dict[str, list[float]] = {}
+    theirs: dict[str, list[float]] = {}
+    for argument, options in ((embed, ()), (echo, ("--repository", str(REPOSITORY)))):
+        model = argument.service
+        with running_stack(*options, "--no-scaler", f"--model={model}") as running:
+            mine, other = _in_turn(running.stack.triton_grpc, argument, rounds, progress)
+        for label, percent in (("p50", 50.0), ("p99", 99.0)):
+            ours[f"{model}_{label}_ms"] = [percentile(each, percent) * 1000 for each in mine]
+            theirs[f"{model}_{label}_ms"] = [percentile(each, percent) * 1000 for each in other]
+    figures = {name: Figure.of_runs(values, "ms") for name, values in ours.items()}
+    figures["p50_over_perf_analyzer"] = Figure.of_runs(
+        ratios(ours["embed_p50_ms"], theirs["embed_p50_ms"]), "x"
+    )
+    added_ms = [mine - other for mine, other in zip(ours["echo_p50_ms"], theirs["echo_p50_ms"], strict=True)]
+    figures["echo_over_perf_analyzer_ms"] = Figure.of_runs(added_ms, "ms")
+    return figures, {name: Figure.of_runs(values, "ms") for name, values in theirs.items()}
+
+
+def _in_turn(
+    address: str, argument: PlainArgument, rounds: int, progress: Progress
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Seconds of each call, a list a round: ours and perf_analyzer's."""
+    ours, theirs = [], []
+    for number in range(rounds):
+        theirs.append(
+            perf_analyzer_round(
+                address, argument.service, argument.rate_per_s, argument.duration_s, argument.text
             )
-    figures, peer = {}, {}
-    for label, percent in (("p50", 50.0), ("p99", 99.0)):
-        mine = [percentile(each, percent) for each in ours]
-        other = [percentile(each, percent) for each in theirs]
-        figures[f"echo_{label}_ms"] = Figure.of_runs([value * 1000 for value in mine], "ms")
-        figures[f"{label}_over_perf_analyzer"] = Figure.of_runs(ratios(mine, other), "x")
-        peer[f"echo_{label}_ms"] = Figure.of_runs([value * 1000 for value in other], "ms")
-    return figures, peer
+        )
+        ours.append(service_s(checked(run_task(plain_task(argument, Target(grpc=address))))))
+        progress(
+            f"{argument.service}, round {number + 1} of {rounds}: p50/p99 in ms ours {shown_ms(ours[-1])}, "
+            f"perf_analyzer {shown_ms(theirs[-1])}"
+        )
+    return ours, theirs
 
 
 def against_aiperf(rounds: int, round_s: float, progress: Progress) -> tuple[Figures, Figures]:

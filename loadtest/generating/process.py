@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import sys
 import time
@@ -26,8 +25,6 @@ from loadtest.generating.tracing import ClientTracing
 from loadtest.generating.work import digest_of, load_work
 
 _READ_BYTES = 1 << 16
-_GC_THRESHOLD = 20_000
-"""Allocations between collections. What stays for the run is frozen, so each is short."""
 
 
 class Control:
@@ -103,9 +100,6 @@ async def _run(pipe: int) -> None:
         caller = Caller(made, reporter, order.timeout_s, work.duration_s, tracing)
         dispatcher = Dispatcher(work, caller, order.process, order.num_processes)
         dispatcher.make_ahead()
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_GC_THRESHOLD, 50, 100)
         up.write(frame(Ready(digest_of(work))))
         begin = await control.next()
         if isinstance(begin, Begin):
