@@ -362,3 +362,9 @@ def test_failed_requests_do_not_make_a_sample_of_gaps_large_enough():
         is Verdict.INVALID
     )
     assert row_of(judged(even_run(29), line), line).verdict is Verdict.PASS
+
+
+def test_a_few_unfinished_requests_can_make_a_large_enough_sample_too_small():
+    """662 with none beyond are more than the 459 that p99 at 99 % needs; two that may be would need 838."""
+    assert prove(Counts(662, 662.0, 0, 0, 0.99, 0.99, 60.0))[0] is Verdict.PASS
+    assert prove(Counts(662, 662.0, 0, 2, 0.99, 0.99, 60.0))[0] is Verdict.INVALID

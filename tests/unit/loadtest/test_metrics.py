@@ -241,3 +241,18 @@ def test_a_stall_is_felt_by_everyone_who_was_due_in_it():
     measured = measured_of(rows)
     assert measured.quantile("latency.scheduled", 0.90).value == pytest.approx(1.007, rel=1e-6)
     assert measured.quantile("latency.scheduled", 0.95).value == pytest.approx(1.507, rel=1e-6)
+
+
+def test_without_latency_lines_goodput_is_what_ended_well():
+    """One of three failed, one was unfinished."""
+    assert measured_of([a_request(0.0), failed(1.0), unfinished(2.0, 9.0)]).share("goodput").count == 1
+
+
+def test_a_line_on_a_percentile_of_gaps_forgives_a_request_that_share_of_its_own():
+    """Of 20 gaps one is long, of 20 others five are: p90 forgives two."""
+    rows = []
+    for i, long_ones in enumerate((1, 5)):
+        gaps = [0.3] * long_ones + [0.01] * (20 - long_ones)
+        times = tuple(i + 0.1 + np.concatenate(([0.0], np.cumsum(gaps))))
+        rows.append(a_request(float(i), 5.0, chunk_times_s=times, chunk_tokens=(1,) * 21))
+    assert measured_of(rows, lines=("gap p90 < 100ms",)).share("goodput").count == 1
