@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from contracts.stack import default_run_dir, read_stack
 from loadtest.generating.messages import Target
+from loadtest.planning.plan import Plan, PlanError, load_plan
+from loadtest.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +84,18 @@ def _leave_out_grpc(environment: Any) -> None:
             log.warning("%s left out: no stack of ours runs at that host; give --grpc HOST:PORT", names)
 
 
+def _checked(path: Path) -> Plan:
+    """Ends Locust with INVALID's exit code when the plan can't be used: nothing was sent, so nothing is known."""
+    try:
+        return load_plan(path)
+    except PlanError as exc:
+        for finding in exc.findings:
+            log.error("%s: %s", path, finding)
+    except OSError as exc:
+        log.error("%s can't be read: %s", path, exc)
+    sys.exit(Verdict.INVALID.exit_code)
+
+
 def follow(environment: Any) -> None:
     """Listens to `events.init`, after Locust has read its options."""
     from loadtest.shell.plan_shape import InFlight, PlanShape
@@ -91,7 +106,7 @@ def follow(environment: Any) -> None:
     if options.plan:
         environment.user_classes = [InFlight]
         folder = Path(options.plan_out) if options.plan_out else None
-        shape = PlanShape(Path(options.plan), folder)
+        shape = PlanShape(Path(options.plan), _checked(Path(options.plan)).name, folder)
         environment.events.test_stop.add_listener(lambda **_: shape.stop())
     elif options.shape:
         _leave_out_grpc(environment)

@@ -16,7 +16,6 @@ import gevent
 import msgspec
 from locust import LoadTestShape, User, task
 
-from loadtest.planning.plan import load_plan
 from loadtest.shell.events import events_of
 from loadtest.shell.lines import FromChild, Going, Judged, Told
 from loadtest.verdict import Verdict
@@ -35,11 +34,13 @@ class InFlight(User):
 class PlanShape(LoadTestShape):
     """From the start of the child to its verdict; then Locust stops, with the verdict's exit code."""
 
-    def __init__(self, plan: Path, folder: Path | None) -> None:
+    def __init__(self, plan: Path, name: str, folder: Path | None) -> None:
+        """`folder`: for what the run leaves; None: `runs/NAME-TIME`."""
         super().__init__()
         # It would say two lines whenever a request begins or ends.
         logging.getLogger("locust.runners").setLevel(logging.WARNING)
         self._plan = plan
+        self._name = name
         self._folder = folder
         self._child: subprocess.Popen[bytes] | None = None
         self._in_flight = 0
@@ -48,9 +49,7 @@ class PlanShape(LoadTestShape):
     def reset_time(self) -> None:
         super().reset_time()
         self.stop()
-        folder = (
-            self._folder or Path("runs") / f"{load_plan(self._plan).name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        )
+        folder = self._folder or Path("runs") / f"{self._name}-{time.strftime('%Y%m%d-%H%M%S')}"
         self.is_over, self._in_flight = False, 0
         self.runner.environment.process_exit_code = Verdict.INVALID.exit_code
         self._child = subprocess.Popen(
@@ -87,4 +86,5 @@ class PlanShape(LoadTestShape):
         self.runner.environment.process_exit_code = judged.exit_code
         for reason in judged.reasons:
             log.warning("%s", reason)
-        log.info("%s; the report is %s", judged.verdict, Path(judged.folder) / "report.html")
+        report = Path(judged.folder) / "report.html"
+        log.info("%s%s", judged.verdict, f"; the report is {report}" if report.exists() else "")

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from loadtest.generating.collecting import Progress
-from loadtest.planning.plan import parse_plan
+from loadtest.planning.plan import PlanError, parse_plan
 from loadtest.records import Request
 from loadtest.run import run_plan
+from loadtest.running.errors import RunError
 from loadtest.running.stopping import stopped_by_signals
 from loadtest.shell.lines import Going, Judged, line_of, told
+from loadtest.verdict import Judgement, Verdict
 from loadtest.watching.watch import Watch
 
 MAX_REASONS = 20
@@ -50,15 +52,21 @@ def main() -> None:
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not get between the lines
     path, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    try:
+        judgement = _run(path, folder, _Teller(pipe))
+        verdict = judgement.verdict
+        bad = [f"{row.expression}: {row.why}" for row in judgement.rows if row.verdict.exit_code]
+    except (RunError, PlanError, OSError) as exc:
+        verdict, bad = Verdict.INVALID, [str(exc)]
+    pipe.write(line_of(Judged(verdict.value, verdict.exit_code, str(folder), bad[:MAX_REASONS])))
+    pipe.flush()
+
+
+def _run(path: Path, folder: Path, observer: _Teller) -> Judgement:
     text = path.read_text()
     plan = parse_plan(text, path.parent)
     with stopped_by_signals(lambda said: print(said, file=sys.stderr)) as stop:
-        result = run_plan(plan, folder, plan_text=text, observer=_Teller(pipe), stop=stop)
-    judgement = result.judgement
-    bad = [f"{row.expression}: {row.why}" for row in judgement.rows if row.verdict.exit_code]
-    verdict = judgement.verdict
-    pipe.write(line_of(Judged(verdict.value, verdict.exit_code, str(folder), bad[:MAX_REASONS])))
-    pipe.flush()
+        return run_plan(plan, folder, plan_text=text, observer=observer, stop=stop).judgement
 
 
 if __name__ == "__main__":

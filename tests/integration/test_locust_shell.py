@@ -91,3 +91,13 @@ def test_a_plan_is_sent_by_the_clock_and_its_verdict_is_the_exit_code(
     assert (verdict, done.returncode) == ("INVALID", 2), done.stderr
     assert counts["REQUEST", "chat"] == counts["TTFT", "chat"] == 50
     assert "INVALID; the report is" in done.stderr
+
+
+def test_a_plan_that_can_not_be_used_is_refused_in_words_and_nothing_is_sent(tmp_path: Path):
+    """A rate below 0: Locust does not begin, and says which key, which value and what is allowed."""
+    (tmp_path / "plan.yaml").write_text(PLAN.replace("rate_per_s: 10", "rate_per_s: -1"))
+    done = _locust("--plan", str(tmp_path / "plan.yaml"))
+
+    assert done.returncode == 2
+    assert "load.shape.rate_per_s = -1, must be above 0 and at most 100000" in done.stderr
+    assert "Traceback" not in done.stderr
