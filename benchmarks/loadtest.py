@@ -7,19 +7,21 @@
   `_max_ms`: how late they were sent. Quick: 30 s.
 - `gap_p99_error_ms`: 50 streams at once; each gap between chunks as the client saw it, less the same gap by the
   server's own stamps; the 99th percentile of the absolute difference. `gap_p99_ms`, `gap_p99_truth_ms` beside it.
-- `p50_over_perf_analyzer`: latency of `embed` on the real Triton at 5 calls/s, ours / perf_analyzer's, rounds in
-  turn; the median of the rounds. `echo_over_perf_analyzer_ms`: of an echo at 50 calls/s ours - perf_analyzer's: what
-  Python's gRPC takes more than C++'s. $PERF_ANALYZER names the binary.
+- `p50_over_perf_analyzer`: latency of a model that pauses 40 ms, on the real Triton at 10 calls/s, ours /
+  perf_analyzer's, rounds in turn; the median of the rounds. `echo_over_perf_analyzer_ms`: of an echo at 50 calls/s
+  ours - perf_analyzer's, which is what Python's gRPC takes more than C++'s. $PERF_ANALYZER names the binary.
 - `ttft_p50_over_aiperf`, `latency_...`, `gap_...`: of a chat stream on the mock, ours / aiperf's. $AIPERF names it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import gateway
 from benchmarks.loadtest_peers import aiperf_round, locust_round, perf_analyzer_round
 from benchmarks.peers import PeerUnavailable
 from benchmarks.report import Figure, Report
@@ -37,8 +39,8 @@ STALL_RATE_PER_S, STALL_RUN_S = 20.0, 10.0
 ARRIVALS_PER_S, ARRIVALS_S, QUICK_ARRIVALS_S = 200.0, 600.0, 30.0
 STREAMS = Script(first_s=0.05, every_s=0.025, num_chunks=160)
 NUM_STREAMS, STREAMS_S = 50, 20.0
-ECHO_RATE_PER_S, EMBED_RATE_PER_S = 50.0, 5.0
-EMBED_TEXT = "the tide comes in and the tide goes out, and the boats lie on the sand until it is back again"
+RATES_PER_S = {"pause": 10.0, "echo": 50.0}
+REPOSITORIES = {"pause": Path(__file__).parent / "loadtest_repository", "echo": gateway.REPOSITORY}
 CHAT = Script(first_s=0.08, every_s=0.02, num_chunks=32)
 CHAT_RATE_PER_S = 10.0
 
@@ -145,26 +147,19 @@ def paired_gaps_ms(rows: Requests, mock: RunningMock) -> tuple[Any, Any]:
 
 def against_perf_analyzer(rounds: int, round_s: float, progress: Progress) -> tuple[Figures, Figures]:
     """Raises PeerUnavailable."""
-    from benchmarks.gateway import REPOSITORY
-
-    embed = PlainArgument(
-        "grpc_tensors", service="embed", text=EMBED_TEXT, rate_per_s=EMBED_RATE_PER_S, duration_s=round_s
-    )
-    echo = PlainArgument(
-        "grpc_tensors", service="echo", tensor_values=16, rate_per_s=ECHO_RATE_PER_S, duration_s=round_s
-    )
     ours: dict[str, list[float]] = {}
     theirs: dict[str, list[float]] = {}
-    for argument, options in ((embed, ()), (echo, ("--repository", str(REPOSITORY)))):
-        model = argument.service
-        with running_stack(*options, "--no-scaler", f"--model={model}") as running:
+    for model, rate_per_s in RATES_PER_S.items():
+        argument = PlainArgument("grpc_tensors", rate_per_s, round_s, service=model, tensor_values=16)
+        options = ("--repository", str(REPOSITORIES[model]), f"--model={model}", "--no-scaler")
+        with running_stack(*options) as running:
             mine, other = _in_turn(running.stack.triton_grpc, argument, rounds, progress)
         for label, percent in (("p50", 50.0), ("p99", 99.0)):
             ours[f"{model}_{label}_ms"] = [percentile(each, percent) * 1000 for each in mine]
             theirs[f"{model}_{label}_ms"] = [percentile(each, percent) * 1000 for each in other]
     figures = {name: Figure.of_runs(values, "ms") for name, values in ours.items()}
     figures["p50_over_perf_analyzer"] = Figure.of_runs(
-        ratios(ours["embed_p50_ms"], theirs["embed_p50_ms"]), "x"
+        ratios(ours["pause_p50_ms"], theirs["pause_p50_ms"]), "x"
     )
     added_ms = [mine - other for mine, other in zip(ours["echo_p50_ms"], theirs["echo_p50_ms"], strict=True)]
     figures["echo_over_perf_analyzer_ms"] = Figure.of_runs(added_ms, "ms")
@@ -178,9 +173,7 @@ def _in_turn(
     ours, theirs = [], []
     for number in range(rounds):
         theirs.append(
-            perf_analyzer_round(
-                address, argument.service, argument.rate_per_s, argument.duration_s, argument.text
-            )
+            perf_analyzer_round(address, argument.service, argument.rate_per_s, argument.duration_s)
         )
         ours.append(service_s(checked(run_task(plain_task(argument, Target(grpc=address))))))
         progress(

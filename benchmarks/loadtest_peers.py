@@ -58,17 +58,14 @@ def locust_round(url: str, num_users: int, rate_per_s: float, duration_s: float)
     }
 
 
-def perf_analyzer_round(
-    address: str, model: str, rate_per_s: float, duration_s: float, text: str = ""
-) -> list[float]:
-    """Seconds from each request's sending to its answer; `text` is that of `text_input`. Raises PeerUnavailable."""
+def perf_analyzer_round(address: str, model: str, rate_per_s: float, duration_s: float) -> list[float]:
+    """Seconds from each request's sending to its answer. Raises PeerUnavailable."""
     program = _named("PERF_ANALYZER", "perf_analyzer")
     with tempfile.TemporaryDirectory(prefix="tg-pa-") as folder:
         command = [
             *(program, "-m", model, "-i", "grpc", "-u", address, "--async"),
             *("--request-rate-range", f"{rate_per_s:g}", "--request-distribution", "constant"),
             *("--request-count", str(round(rate_per_s * duration_s)), "--profile-export-file", "out.json"),
-            *(("--string-data", text, "--shape", "text_input:1") if text else ()),
         ]
         _run("perf_analyzer", command, folder, os.environ)
         exported = json.loads((Path(folder) / "out.json").read_text())

@@ -78,8 +78,6 @@ class PlainArgument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     service: str = "mock"
     tensor_values: int = 2
     """Of the one input IN, FP32, of `grpc_tensors`."""
-    text: str = ""
-    """Not empty: that one input is `text_input` with this text."""
     max_tokens: int = 16
 
 
@@ -100,7 +98,7 @@ class PlainWork:
 
     def _turn(self, index: int, turn: int, later_turns: tuple[Call, ...] = ()) -> Call:
         at_s = float(self.t_intended_s[index]) if self.hold is None and turn == 0 else 0.0
-        protocol = self.argument.protocol
+        protocol, count = self.argument.protocol, self.argument.tensor_values
         return Call(
             index=index,
             t_intended_s=at_s,
@@ -109,19 +107,13 @@ class PlainWork:
             service=self.argument.service,
             messages=({"role": "user", "content": f"turn {turn} of {index}"},),
             texts=(f"text {index}",),
-            tensors=(self._tensor(),) if protocol == "grpc_tensors" else (),
+            tensors=(Tensor("IN", "FP32", (count,), (1.0,) * count),) if protocol == "grpc_tensors" else (),
             max_tokens=self.argument.max_tokens,
             session=f"s{index}" if self.argument.num_turns > 1 else "",
             later_turns=later_turns,
             think_s=self.argument.think_s if turn else 0.0,
             headers=((ID_HEADER, f"{index}.{turn}"),),
         )
-
-    def _tensor(self) -> Tensor:
-        if self.argument.text:
-            return Tensor("text_input", "BYTES", (1, 1), (self.argument.text,))
-        count = self.argument.tensor_values
-        return Tensor("IN", "FP32", (count,), (1.0,) * count)
 
 
 class _Dying(PlainWork):
