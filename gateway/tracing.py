@@ -101,8 +101,13 @@ class CallTrace:
         return CallTrace(context, self.context.span_id, kept_because=self.kept_because, is_part=True)
 
 
+_NOT_BEGUN = TraceContext("0" * 32, "0" * 16, False)
+"""Ids cost a system call each, and every call gets its own when it begins."""
+
+
 def untraced() -> CallTrace:
-    return CallTrace(TraceContext(new_trace_id(), new_span_id(), False))
+    """Until `Tracer.begin`: no id of it is ever shown."""
+    return CallTrace(_NOT_BEGUN)
 
 
 class Sender(Protocol):
