@@ -53,9 +53,8 @@ def as_written(location: Sequence[str | int], raw: Any) -> tuple[str | int, ...]
     """
     written: list[str | int] = []
     here = raw
-    for at, part in enumerate(location):
-        is_last = at == len(location) - 1
-        if isinstance(here, dict) and part not in here and (here.get(KIND) == part or not is_last):
+    for part in location:
+        if isinstance(here, dict) and part not in here and here.get(KIND) == part:
             continue
         if not isinstance(here, dict | list):
             break  # a short form: `prompt_tokens: 64` for a mapping
