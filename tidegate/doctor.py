@@ -239,6 +239,8 @@ def _addresses(stack: Stack) -> list[str]:
         stack.gateway_http,
         stack.gateway_grpc,
         stack.scaler_grpc,
+        stack.scaler_metrics,
+        stack.node_metrics,
     ]
 
 

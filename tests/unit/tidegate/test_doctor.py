@@ -3,6 +3,7 @@
 import os
 import resource
 
+import msgspec
 import pytest
 
 from contracts.stack import Stack
@@ -126,17 +127,19 @@ def test_a_missing_triton_fails_with_its_way_out():
 
 def test_ports_of_the_running_stack_are_not_taken(tmp_path, monkeypatch):
     """The doctor must not advise to stop what it was asked about."""
-    monkeypatch.setattr("tidegate.ports.is_free", lambda host, port: port in (8001, 9001, 9002))
+    monkeypatch.setattr("tidegate.ports.is_free", lambda host, port: port in (8001, 9001, 9002, 9003))
     monkeypatch.setattr("tidegate.ports.holder_of", lambda port: "pid 7 (nginx)")
     settings = Settings(run_dir=tmp_path)
 
-    checks = doctor.check_ports(settings, stack_of({}, ("h:8000", "h:1", "h:2", "h:3")))
+    stack = msgspec.structs.replace(stack_of({}, ("h:8000", "h:1", "h:2", "h:3")), node_metrics="h:9004")
+    checks = doctor.check_ports(settings, stack)
 
     assert [(check.name, check.state) for check in checks] == [
         ("ports", "ok"),
         ("port 8000", "ok"),
         ("port 8002", "fail"),
         ("port 9000", "fail"),
+        ("port 9004", "ok"),
     ]
     assert checks[3].text == "taken by pid 7 (nginx)"
     assert checks[3].way_out == "stop it, or choose another with --gateway-port"
