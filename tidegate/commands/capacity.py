@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,6 +110,8 @@ def _scale(stack: Stack, model: str, count: int) -> None:
 
     refuse_if_policy_decides(stack, model, count)
     try:
+        import asyncio
+
         asyncio.run(scale(stack, model, count, on_event=note, drain_timeout_s=60.0))
     except ScaleError as exc:
         raise CommandError(str(exc)) from exc

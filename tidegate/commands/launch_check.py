@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +62,8 @@ def launch_check(
     run_dir = run_dir or checked.target.run_dir
     scaler = _scaler(Connection(address, ca, cert, key, token_file), run_dir)
     where = Where(find_stack(run_dir), _ledger(ledger_url, run_dir), scaler)
+    import asyncio
+
     rows = asyncio.run(check_all(checked, _run(folder, checked), where, time.time()))
     verdict = worst([row.verdict for row in rows])
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -103,6 +102,8 @@ def _ask(run_dir: Path | None, call: Callable[[NodeClient], Awaitable[Answer]]) 
             await node.close()
 
     try:
+        import asyncio
+
         return asyncio.run(ask())
     except ScaleError as exc:
         raise CommandError(str(exc)) from exc

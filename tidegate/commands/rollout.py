@@ -5,7 +5,6 @@ Every step is a new revision of the routes in the ledger; gateways follow within
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 from collections.abc import Callable
 from datetime import datetime
@@ -264,6 +263,8 @@ def _pin_previous(model: str | None, run_dir: Path | None) -> None:
     if stack is None or not stack.node_socket or model is None:
         return
     try:
+        import asyncio
+
         asyncio.run(pin(stack.node_socket, {model}))
     except ScaleError as exc:
         note(f"the weights of {model} could not be pinned ({exc}); a rollback may have to load them")

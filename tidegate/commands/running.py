@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from contracts.stack import STACK_NAME, Stack, default_run_dir, read_stack
 from tidegate.commands.errors import CommandError, NotRunning
@@ -18,6 +17,8 @@ def find_stack(run_dir: Path | None) -> Stack | None:
         stack = read_stack(folder)
     except (OSError, msgspec.MsgspecError) as exc:
         raise CommandError(f"{folder / STACK_NAME} can't be read: {exc}; is --run-dir right?") from exc
+    import psutil
+
     return stack if stack is not None and psutil.pid_exists(stack.pid) else None
 
 

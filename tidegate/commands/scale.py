@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,6 +49,8 @@ def scale(
     refuse_if_policy_decides(stack, model, num_instances)
     work = scale_model(stack, model, num_instances, on_event=note, drain_timeout_s=drain_timeout_s)
     try:
+        import asyncio
+
         result = asyncio.run(work)
     except ScaleError as exc:
         raise CommandError(str(exc)) from exc
@@ -77,6 +78,8 @@ def refuse_if_policy_decides(stack: Stack, model: str, num_instances: int) -> No
     if not stack.scaler_grpc:
         return
     try:
+        import asyncio
+
         found = asyncio.run(_status_of(stack.scaler_grpc, model))
     except ScaleError as exc:
         return note(f"{exc}; when it is back it may change the count again")

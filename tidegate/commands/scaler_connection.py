@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import os
 import socket
@@ -122,6 +121,8 @@ def ask(
             await client.close()
 
     try:
+        import asyncio
+
         return asyncio.run(asking())
     except ScaleError as exc:
         raise CommandError(str(exc)) from exc
