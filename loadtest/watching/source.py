@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,11 +47,15 @@ class MemorySource(Protocol):
         ...
 
 
-async def ticks(period_s: float) -> AsyncIterator[float]:
+async def ticks(
+    period_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncIterator[float]:
     """Now, and then on an absolute schedule; a tick that is past already is left out, not made up for."""
-    first_s = time.monotonic()
+    first_s = clock()
     number = 0
     while True:
-        yield time.monotonic()
-        number = max(number + 1, int((time.monotonic() - first_s) / period_s) + 1)
-        await asyncio.sleep(first_s + number * period_s - time.monotonic())
+        yield clock()
+        number = max(number + 1, int((clock() - first_s) / period_s) + 1)
+        await sleep(first_s + number * period_s - clock())

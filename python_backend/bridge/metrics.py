@@ -46,37 +46,14 @@ class Finished(NamedTuple):
     num_output_tokens: int
 
 
-class EngineMetrics:
-    """`finished` each request; `close` it before the instance goes. Triton's trouble with it stops nothing."""
+class EngineFigures:
+    """One instance's metrics as Triton has them. Triton deletes a family with its object here, and its metrics say
+    nothing from then on: keep this as long as the instance serves, and `forget` before it goes."""
 
-    def __init__(self, model: str, instance: str, read_slot: Callable[[], Slot]) -> None:
+    def __init__(self, model: str, instance: str) -> None:
         self._labels = {"model": model, "instance": instance}
-        self._read_slot = read_slot
-        self._untold: deque[Finished] = deque(maxlen=MAX_UNTOLD)
         self._last: dict[str, int] = {}
         self._families: list[Any] = []
-        """Triton deletes a family with its object here, and its metrics say nothing from then on."""
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
-        self._thread.start()
-
-    def finished(self, request: Finished) -> None:
-        self._untold.append(request)
-
-    def close(self) -> None:
-        self._closing.set()
-        self._thread.join(CLOSE_TIMEOUT_S)
-
-    def _run(self) -> None:
-        try:
-            self._make()
-            while not self._closing.wait(PERIOD_S):
-                self._tell()
-            self._forget()
-        except Exception:
-            log.exception("no engine metrics of this instance any more")
-
-    def _make(self) -> None:
         kinds = pb_utils.MetricFamily
         self._gauges = {name: self._metric(name, text, kinds.GAUGE) for name, (text, _) in _GAUGES.items()}
         self._counters = {
@@ -95,22 +72,8 @@ class EngineMetrics:
             TPOT_BUCKETS_S,
         )
 
-    def _metric(self, name: str, text: str, kind: Any, buckets: tuple[float, ...] | None = None) -> Any:
-        family = pb_utils.MetricFamily(name=f"tidegate_engine_{name}", description=text, kind=kind)
-        self._families.append(family)
-        if buckets is None:
-            return family.Metric(labels=self._labels)
-        return family.Metric(labels=self._labels, buckets=list(buckets))
-
-    def _forget(self) -> None:
-        """The instance goes, and its lines with it: metrics before their families, as Triton wants it."""
-        self._gauges.clear()
-        self._counters.clear()
-        del self._ttft, self._tpot
-        self._families.clear()
-
-    def _tell(self) -> None:
-        slot = self._read_slot()
+    def tell(self, slot: Slot, untold: deque[Finished]) -> None:
+        """Empties `untold`."""
         for name, (_, value) in _GAUGES.items():
             self._gauges[name].set(value(slot))
         for name, (_, value) in _COUNTERS.items():
@@ -119,9 +82,51 @@ class EngineMetrics:
             if grown := now - before if now >= before else now:
                 self._counters[name].increment(grown)
             self._last[name] = now
-        for _ in range(len(self._untold)):
-            request = self._untold.popleft()
+        for _ in range(len(untold)):
+            request = untold.popleft()
             self._ttft.observe(request.first_token_s)
             if request.num_output_tokens > 1:
                 took_s = request.last_token_s - request.first_token_s
                 self._tpot.observe(took_s / (request.num_output_tokens - 1))
+
+    def forget(self) -> None:
+        """The instance's lines go: metrics before their families, as Triton wants it."""
+        self._gauges.clear()
+        self._counters.clear()
+        del self._ttft, self._tpot
+        self._families.clear()
+
+    def _metric(self, name: str, text: str, kind: Any, buckets: tuple[float, ...] | None = None) -> Any:
+        family = pb_utils.MetricFamily(name=f"tidegate_engine_{name}", description=text, kind=kind)
+        self._families.append(family)
+        if buckets is None:
+            return family.Metric(labels=self._labels)
+        return family.Metric(labels=self._labels, buckets=list(buckets))
+
+
+class EngineMetrics:
+    """`finished` each request; `close` it before the instance goes. Triton's trouble with it stops nothing."""
+
+    def __init__(self, model: str, instance: str, read_slot: Callable[[], Slot]) -> None:
+        self._name = (model, instance)
+        self._read_slot = read_slot
+        self._untold: deque[Finished] = deque(maxlen=MAX_UNTOLD)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread.start()
+
+    def finished(self, request: Finished) -> None:
+        self._untold.append(request)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _run(self) -> None:
+        try:
+            figures = EngineFigures(*self._name)
+            while not self._closing.wait(PERIOD_S):
+                figures.tell(self._read_slot(), self._untold)
+            figures.forget()
+        except Exception:
+            log.exception("no engine metrics of this instance any more")

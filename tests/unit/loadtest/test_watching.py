@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -106,10 +106,10 @@ class Scripted:
 
     period_s = 0.001
 
-    def __init__(self, name: str, script: list[float | Exception], done: asyncio.Event | None = None) -> None:
+    def __init__(self, name: str, script: list[float | Exception]) -> None:
         self.name = name
         self._script = list(script)
-        self.is_done = False
+        self.done = threading.Event()
 
     async def samples(self):
         while self._script:
@@ -117,14 +117,13 @@ class Scripted:
             if isinstance(step, Exception):
                 raise step
             yield Sample(step, (Reading(self.name, (), "1", step),))
-        self.is_done = True
+        self.done.set()
         await asyncio.Event().wait()
 
 
 def watched(*sources: Scripted) -> Watch:
     with Watch(sources) as watch:
-        while not all(source.is_done for source in sources):
-            time.sleep(0.001)
+        assert all(source.done.wait(20) for source in sources)
     return watch
 
 
@@ -147,17 +146,29 @@ def test_a_watch_that_is_stopped_twice_has_stopped():
     assert watch.curve(0.0).sources[0].samples == 1
 
 
+class FakeClock:
+    """Sleeping moves it, and takes no time."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
 async def test_ticks_that_were_missed_are_left_out_not_made_up_for():
-    """A reader that took 5 periods gets the next tick on the grid, not five at once."""
+    """A reader that took five and a half periods gets the next tick on the grid, not five at once."""
+    clock = FakeClock()
     times = []
-    async for now_s in ticks(0.01):
-        times.append(now_s)
+    async for at_s in ticks(10.0, clock, clock.sleep):
+        times.append(at_s)
         if len(times) == 1:
-            time.sleep(0.055)  # noqa: ASYNC251 - the loop itself is late
+            clock.now_s += 55.0
         if len(times) == 3:
             break
-    assert times[1] - times[0] > 0.055
-    assert times[2] - times[1] > 0.005
+    assert times == [100.0, 160.0, 170.0]
 
 
 async def test_a_gpu_in_trouble_is_a_failure_with_its_text():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from python_backend.bridge.testing import FakeMetric, FakeRequest, FakeSender, M
 install()
 
 from python_backend.bridge import metrics as bridge_metrics  # noqa: E402
-from python_backend.bridge.metrics import EngineMetrics, Finished  # noqa: E402
+from python_backend.bridge.metrics import EngineFigures, EngineMetrics, Finished  # noqa: E402
 from python_backend.bridge.requests import read_generate  # noqa: E402
 from python_backend.bridge.responses import Reply, TextReply  # noqa: E402
 from python_backend.messages import Delta  # noqa: E402
@@ -37,27 +37,22 @@ SLOT = Slot(
 
 
 class Told:
-    """An instance whose board says `slot`; `tell` is what its thread does once a second."""
+    """An instance whose board says `slot`, and the requests that it has finished."""
 
     def __init__(self) -> None:
         self.slot = SLOT
-        self.metrics = EngineMetrics("chat", "chat-0", lambda: self.slot)
+        self.finished: deque[Finished] = deque()
+        self._figures = EngineFigures("chat", "chat-0")
 
     def tell(self) -> dict[str, FakeMetric]:
-        while len(MetricFamily.made) < 10:
-            time.sleep(0.001)
-        self.metrics._tell()
+        self._figures.tell(self.slot, self.finished)
         return {name.removeprefix("tidegate_engine_"): metric for name, metric in MetricFamily.made.items()}
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
-    """Its thread sleeps: the test tells."""
-    monkeypatch.setattr(bridge_metrics, "PERIOD_S", 3600.0)
+def told() -> Iterator[Told]:
     MetricFamily.made.clear()
-    told = Told()
-    yield told
-    told.metrics.close()
+    yield Told()
     MetricFamily.made.clear()
 
 
@@ -79,7 +74,7 @@ def test_a_counter_goes_on_when_the_next_worker_counts_from_0(told: Told):
 
 def test_a_finished_request_is_observed_once(told: Told):
     """First token after 0.5 s, 11 tokens in 2.5 s: 0.2 s a token after the first."""
-    told.metrics.finished(Finished(0.5, 2.5, 11))
+    told.finished.append(Finished(0.5, 2.5, 11))
     told.tell()
     shown = told.tell()
     assert shown["time_to_first_token_seconds"].observed == [0.5]
@@ -87,7 +82,7 @@ def test_a_finished_request_is_observed_once(told: Told):
 
 
 def test_one_token_has_no_time_per_token(told: Told):
-    told.metrics.finished(Finished(0.5, 0.5, 1))
+    told.finished.append(Finished(0.5, 0.5, 1))
     assert told.tell()["time_per_output_token_seconds"].observed == []
 
 
