@@ -276,6 +276,9 @@ _BY_PREFIX: dict[str, type[GatewayError]] = {
 }
 _PREFIX = re.compile(r"^\s*(" + "|".join(_BY_PREFIX) + r"): (.*)", re.DOTALL)
 
+BROKEN_WRITE = "Internal error from Core"
+"""What gRPC's client says, as INTERNAL, where a connection broke under a write to a stream (grpc#36066)."""
+
 # Texts of Triton itself. Its codes alone would mislead: a dead stub is INTERNAL, a full queue UNAVAILABLE.
 _BY_TRITON_TEXT: tuple[tuple[re.Pattern[str], type[GatewayError]], ...] = (
     (re.compile(r"stub process .*is not healthy", re.IGNORECASE | re.DOTALL), UpstreamUnavailable),
@@ -285,6 +288,7 @@ _BY_TRITON_TEXT: tuple[tuple[re.Pattern[str], type[GatewayError]], ...] = (
     (re.compile(re.escape(REFUSAL)), UpstreamFailed),
     (re.compile(r"server exiting", re.IGNORECASE), UpstreamUnavailable),
     (re.compile(r"unknown model.*is not found", re.IGNORECASE | re.DOTALL), ModelNotFound),
+    (re.compile(re.escape(BROKEN_WRITE)), UpstreamUnavailable),
 )
 
 _BY_STATUS: dict[grpc.StatusCode, type[GatewayError]] = {

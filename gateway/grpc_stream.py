@@ -20,6 +20,7 @@ from contracts.triton_key import REFUSAL
 from gateway.balancing import Outcome
 from gateway.call import Call
 from gateway.errors import (
+    BROKEN_WRITE,
     ClientGone,
     Forbidden,
     GatewayError,
@@ -269,9 +270,12 @@ async def refuse(context: Any, error: GatewayError) -> NoReturn:
 
 
 def code_of(exc: grpc.aio.AioRpcError) -> grpc.StatusCode:
-    """What the client is told. Triton's refusal of our key is UNAVAILABLE there, which clients try again."""
-    is_refusal = (exc.details() or "").startswith(REFUSAL)
-    return grpc.StatusCode.INTERNAL if is_refusal else exc.code()
+    """What the client is told. Triton's refusal of our key is UNAVAILABLE there, which clients try again, and a
+    connection that broke is INTERNAL where it broke under a write."""
+    details = exc.details() or ""
+    if details.startswith(REFUSAL):
+        return grpc.StatusCode.INTERNAL
+    return grpc.StatusCode.UNAVAILABLE if details.startswith(BROKEN_WRITE) else exc.code()
 
 
 def fail(call: Call, error: GatewayError, code: grpc.StatusCode | None = None) -> None:

@@ -8,7 +8,8 @@ import grpc
 import pytest
 
 from gateway import errors
-from gateway.errors import GatewayError, from_http_status, from_triton, shown
+from gateway.errors import GatewayError, UpstreamUnavailable, from_http_status, from_triton, shown
+from gateway.grpc_stream import code_of
 
 
 def all_errors(base: type[GatewayError] = GatewayError) -> list[type[GatewayError]]:
@@ -60,6 +61,15 @@ def test_a_code_of_grpc_gets_its_status(code: grpc.StatusCode, status: int) -> N
 def test_the_text_of_a_dead_stub_counts_more_than_its_code() -> None:
     """Triton says INTERNAL, but another try may reach a living instance (triton-practice H5)."""
     assert from_triton("Stub process 'embed_0_0' is not healthy.", grpc.StatusCode.INTERNAL).status == 503
+
+
+def test_a_connection_that_broke_under_a_write_is_one_that_is_gone() -> None:
+    """gRPC's client says INTERNAL (grpc#36066): a call lost so would not be tried elsewhere."""
+    lost = grpc.aio.AioRpcError(
+        grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), "Internal error from Core"
+    )
+    assert isinstance(from_triton(lost.details() or "", lost.code()), UpstreamUnavailable)
+    assert code_of(lost) is grpc.StatusCode.UNAVAILABLE
 
 
 def test_every_error_has_a_status_and_openais_shape() -> None:
