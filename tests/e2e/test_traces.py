@@ -1,6 +1,7 @@
 """One trace from the client to the engine, as a collector gets it: every way in, retried, cancelled, failed.
 
-All calls are made once, then their spans are awaited; the tests look at what came.
+All calls are made once, then their spans are awaited; the tests look at what came. Triton overlooks the context of
+a few calls in a hundred (ARCHITECTURE.md, fact 18): such a tree is whole without Triton's three spans.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from tidegate.testing import running_stack
 pytestmark = pytest.mark.e2e
 
 NUM_UNSAMPLED = 60
+NUM_FOR_TRITON = 40
+MIN_AT_TRITON = 25
+"""Of the former: 94 to 97 % is usual."""
 CHAT_BODY = {"model": "chat", "messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 5}
 GENERATE_TREE = {
     ("triton chat", "{root}"),
@@ -65,6 +69,8 @@ class Traced:
     run_dir: Path
     headers: httpx.Headers
     """Of the answer that was not streamed."""
+    for_triton: list[TraceContext]
+    """Of further calls, the last to be made."""
 
     def spans(self, call: str) -> list[Seen]:
         return self.receiver.trace(self.contexts[call].trace_id)
@@ -85,16 +91,23 @@ def traced() -> Iterator[Traced]:
         options = ("--trace-ratio", "0.01", "--otlp-endpoint", receiver.url, "--pool-bytes", "512MiB")
         with running_stack(*options, "--spares", "chat=0", "--spares", "embed=0") as running:
             contexts, headers = asyncio.run(all_calls(running.stack))
+            for_triton = asyncio.run(calls_for_triton(running.stack.gateway_grpc))
             wanted = {context.trace_id for context in contexts.values()}
-            receiver.wait(lambda spans: has_come_whole(spans, wanted))
-            yield Traced(receiver, contexts, running.run_dir, headers)
+            receiver.wait(lambda spans: has_come_whole(spans, wanted, for_triton))
+            yield Traced(receiver, contexts, running.run_dir, headers, for_triton)
 
 
-def has_come_whole(spans: list[Seen], wanted: set[str]) -> bool:
-    """Triton's are the last to come; the one that two share has two."""
-    with_triton = Counter(span.trace_id for span in spans if span.name == "InferRequest")
+def has_come_whole(spans: list[Seen], wanted: set[str], for_triton: list[TraceContext]) -> bool:
+    """Triton's are the last to come, in the order of the calls."""
     with_gateway = {span.trace_id for span in spans if span.service == "tidegate-gateway"}
-    return wanted <= with_gateway and wanted <= with_triton.keys() and sum(with_triton.values()) > len(wanted)
+    return wanted <= with_gateway and num_at_triton(spans, for_triton) >= MIN_AT_TRITON
+
+
+def num_at_triton(spans: list[Seen], contexts: list[TraceContext]) -> int:
+    return len(
+        {span.trace_id for span in spans if span.name == "InferRequest"}
+        & {context.trace_id for context in contexts}
+    )
 
 
 async def all_calls(stack: Stack) -> tuple[dict[str, TraceContext], httpx.Headers]:
@@ -139,6 +152,14 @@ async def grpc_calls(address: str, asked) -> None:
         await asyncio.sleep(0.1)
 
 
+async def calls_for_triton(address: str) -> list[TraceContext]:
+    made = [TraceContext(new_trace_id(), new_span_id(), is_sampled=True) for _ in range(NUM_FOR_TRITON)]
+    async with TritonLoad(address) as load:
+        for context in made:
+            await load.embed("embed", ["tide"], metadata=(("traceparent", context.header),))
+    return made
+
+
 def a_request(sampling: dict[str, int]):
     request = generate_request("chat", chat_text("Say hi."), sampling)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
@@ -164,6 +185,13 @@ async def retried_call(stack: Stack, headers: dict[str, str]) -> None:
             assert answer.status_code == 200, answer.text
 
 
+def overlooked(tree: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The tree of a call whose context Triton did not see: the engine's spans hang from the gateway's attempt."""
+    (attempt,) = {parent for name, parent in tree if name == "InferRequest"}
+    kept = {pair for pair in tree if pair[0] not in ("InferRequest", "compute") and pair[1] != "InferRequest"}
+    return {(name, attempt) if name == "bridge" else (name, parent) for name, parent in kept}
+
+
 def rooted(tree: set[tuple[str, str]], root: str) -> set[tuple[str, str]]:
     return {(root, "client")} | {(name, parent.format(root=root)) for name, parent in tree}
 
@@ -181,7 +209,12 @@ def rooted(tree: set[tuple[str, str]], root: str) -> set[tuple[str, str]]:
 )
 def test_a_call_is_one_trace_from_its_client_to_the_engine(traced, call, tree):
     """OpenAI's answer whole and as SSE, KServe unary and as a stream, over a second Triton, and cancelled."""
-    assert traced.tree(call) == tree
+    one_of_two = tree | overlooked(tree)
+    assert traced.tree(call) in (tree, overlooked(tree), one_of_two)
+
+
+def test_triton_itself_takes_part_in_most_traces(traced):
+    assert num_at_triton(traced.receiver.all(), traced.for_triton) >= MIN_AT_TRITON
 
 
 def test_a_retried_call_shows_both_attempts_and_where_each_went(traced):
@@ -190,11 +223,11 @@ def test_a_retried_call_shows_both_attempts_and_where_each_went(traced):
         (span for span in traced.spans("retried") if span.name == "triton chat"),
         key=lambda span: span.start_unix_ns,
     )
-    (at_triton,) = [span for span in traced.spans("retried") if span.name == "InferRequest"]
+    at_triton = {span.parent_id for span in traced.spans("retried") if span.name == "InferRequest"}
 
     assert [span.attributes["tidegate.attempt"] for span in attempts] == [1, 2]
     assert [span.is_error for span in attempts] == [True, False]
-    assert at_triton.parent_id == attempts[1].span_id
+    assert at_triton <= {attempts[1].span_id}
 
 
 def test_two_requests_on_one_stream_have_each_their_own_spans_at_triton(traced):
@@ -203,7 +236,7 @@ def test_two_requests_on_one_stream_have_each_their_own_spans_at_triton(traced):
     attempts = {span.span_id for span in spans if span.name == "triton chat"}
 
     assert len(attempts) == 2
-    assert {span.parent_id for span in spans if span.name == "InferRequest"} == attempts
+    assert {span.parent_id for span in spans if span.name == "InferRequest"} <= attempts
     assert Counter(span.name for span in spans)["decode"] == 2
 
 
@@ -247,7 +280,8 @@ def test_the_engines_spans_tell_tokens_batch_blocks_and_cache(traced):
 
 def test_at_one_percent_no_span_is_an_orphan_and_most_calls_leave_none(traced):
     """Of 60 calls that nobody asked to trace hardly one is there, and that one whole."""
-    spans = traced.receiver.all()
+    last = {context.trace_id for context in traced.for_triton}
+    spans = [span for span in traced.receiver.all() if span.trace_id not in last]
     known = {(span.trace_id, span.span_id) for span in spans}
     known |= {(context.trace_id, context.span_id) for context in traced.contexts.values()}
 
