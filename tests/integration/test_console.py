@@ -153,7 +153,13 @@ async def test_the_console_tells_what_all_sources_say(rig: Rig) -> None:
     rig.triton.script = Script(delay_s=30)
     waiting = asyncio.create_task(rig.http.post("/v1/chat/completions", json=CHAT))
     found = await rig.until(
-        lambda data: data["decisions"] and data["pool"] and data["pool"]["map"] and data["in_flight"]["total"]
+        lambda data: (
+            data["decisions"]
+            and data["errors"]
+            and data["pool"]
+            and data["pool"]["map"]
+            and data["in_flight"]["total"]
+        )
     )
     waiting.cancel()
     assert {one["name"]: one["state"] for one in found["sources"]} == {
