@@ -20,7 +20,7 @@ from tests.models import CHAT, CHAT_PROMPTS, EMBED, chat_text, model_folder
 pytestmark = pytest.mark.integration
 
 NUM_BLOCKS = 600
-MAX_TOKENS = 32
+MAX_TOKENS = 16
 TIE_LOGITS = 1e-3
 
 
