@@ -18,10 +18,10 @@ from gateway.authentication import KEY_HEADER, require
 from gateway.call import Call, ids_of, new_request_id
 from gateway.catalog import NO_MODELS, Catalog, GatewayModel
 from gateway.errors import ClientGone, GatewayError, InternalError, from_triton
-from gateway.grpc_rpcs import METHODS, SERVICE, Kind, kind_of
+from gateway.grpc_rpcs import METHODS, NAMES_A_MODEL, SERVICE, Kind, kind_of
 from gateway.grpc_stream import Connection, ProxiedStream, code_of, fail, refuse, traced_by
 from gateway.grpc_tokens import TokenRequest
-from gateway.grpc_wire import read_request, with_model
+from gateway.grpc_wire import read_model, read_request, with_model
 from gateway.pipeline import Pipeline
 from gateway.upstreams import Lease, Upstreams
 
@@ -93,6 +93,8 @@ class GrpcDoor(grpc.GenericRpcHandler):
             if kind is not Kind.HEALTH:
                 self._pipeline.authenticate(call, headers)
                 require(call.principal, "admin" if kind is Kind.MANAGE else "infer")
+                if method in NAMES_A_MODEL and call.principal.services is not None:
+                    require(call.principal, "infer", read_model(request))
             answer = await self._unary(method, request, self._metadata(given), self._upstreams.pick(), call)
         except GatewayError as exc:
             return await refuse(context, exc)

@@ -21,7 +21,9 @@ class Kind(StrEnum):
 
 _HEALTH = frozenset({"ServerLive", "ServerReady", "ModelReady"})
 _INFER = frozenset({"ModelInfer", "ModelStreamInfer"})
-_READ = frozenset({"ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics"})
+NAMES_A_MODEL = frozenset({"ModelMetadata", "ModelConfig", "ModelStatistics"})
+"""Reading RPCs that tell of one model, by the first field of their request; ModelStatistics without it of all."""
+_READ = NAMES_A_MODEL | {"ServerMetadata"}
 
 
 def kind_of(method: str) -> Kind | None:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from gateway.errors import InvalidRequest
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_TAG = 2**32 - 1
 _MODEL_NAME_TAG = bytes([1 << 3 | _BYTES])
 MAX_NAME_BYTES = 255
 FINAL_FLAG = b"triton_final_response"
 
 
 class Truncated(ValueError):
-    """The bytes are no protobuf message."""
+    """The bytes are no protobuf message, or none that everybody reads alike."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,16 @@ def read_request(data: bytes) -> RequestHead:
         return RequestHead(checked_name(name.decode()), request_id.decode())
     except (Truncated, UnicodeDecodeError) as exc:
         raise InvalidRequest(f"the request is no ModelInferRequest: {exc}") from exc
+
+
+def read_model(data: bytes) -> str:
+    """Of a request in `grpc_rpcs.NAMES_A_MODEL`; "": it names none. Raises InvalidRequest."""
+    try:
+        return next(
+            (bytes(value).decode() for number, value in reversed(list(fields(data))) if number == 1), ""
+        )
+    except (Truncated, UnicodeDecodeError) as exc:
+        raise InvalidRequest(f"the request is no message of this RPC: {exc}") from exc
 
 
 def checked_name(name: str) -> str:
@@ -117,23 +128,30 @@ def _is_final(entry: memoryview) -> bool:
         if number == 1:
             key = bytes(value)
         elif number == 2:
-            flag = any(inner == 1 and bytes(part) == b"\1" for inner, part in fields(value))
+            flag = any(inner == 1 and bytes(part) == b"\1" for inner, part in fields(value, _VARINT))
     return flag and key == FINAL_FLAG
 
 
-def fields(data: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
-    """(number, content) of each field in turn; of a number its bytes on the wire. Raises Truncated."""
+def fields(data: bytes | memoryview, wanted: int = _BYTES) -> Iterator[tuple[int, memoryview]]:
+    """(number, content) of each field of the wanted kind in turn; of a number its bytes on the wire.
+
+    Only of that kind, and no tag beyond 32 bits, because Triton skips the first and cuts the second off: a name
+    that is read here and not there would let a key into another service than its own. Raises Truncated.
+    """
     view = memoryview(data)
     at, end = 0, len(view)
     while at < end:
         tag, at = _varint(view, at)
         kind = tag & 7
+        if tag > _MAX_TAG:
+            raise Truncated(f"a field's tag of more than 32 bits before byte {at}")
         if kind == _BYTES:
             size, at = _varint(view, at)
         elif kind == _VARINT:
             start = at
             _, at = _varint(view, at)
-            yield tag >> 3, view[start:at]
+            if wanted == _VARINT:
+                yield tag >> 3, view[start:at]
             continue
         elif kind in (_FIXED64, _FIXED32):
             size = 8 if kind == _FIXED64 else 4
@@ -141,7 +159,8 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, memoryview]]:
             raise Truncated(f"a field of kind {kind} at byte {at}")
         if at + size > end:
             raise Truncated(f"a field of {size} bytes at byte {at} of {end}")
-        yield tag >> 3, view[at : at + size]
+        if kind == wanted:
+            yield tag >> 3, view[at : at + size]
         at += size
 
 

@@ -68,6 +68,24 @@ def hash_secret(secret: str) -> str:
 
 
 _NO_HASH = "0" * 64
+NOBODY = KeyRow(
+    key_id="",
+    tenant="",
+    name="",
+    roles=frozenset(),
+    services=frozenset(),
+    limits={},
+    secret_hash=_NO_HASH,
+    previous_hash=None,
+    previous_until_unix_s=None,
+    created_unix_s=0.0,
+    created_by="",
+    expires_unix_s=None,
+    rotated_unix_s=None,
+    revoked_unix_s=0.0,
+    revoked_by="",
+)
+"""Stands in for a key that is not known, so that its refusal takes the same steps. Revoked since ever."""
 
 
 def parse_key(text: str) -> tuple[str, str] | None:

@@ -13,7 +13,6 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as triton_aio
-from google.protobuf.message_factory import GetMessageClass
 from sqlalchemy import select
 from tritonclient.grpc import InferenceServerClient, InferInput, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
@@ -26,6 +25,7 @@ from ledger import schema
 from ledger.keys import KeyStore
 from ledger.revisions import RevisionStore
 from ledger.store import Store, sqlite_url
+from tests.integration.grpc_codes import code_of
 
 pytestmark = pytest.mark.integration
 
@@ -56,12 +56,6 @@ async def rig(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[R
             store = Store.open(url)
             yield Rig(triton, gateway, f"127.0.0.1:{port}", store)
             store.close()
-
-
-REQUESTS = {
-    method.name: GetMessageClass(method.input_type)
-    for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
-}
 
 
 def texts(*values: str) -> list[InferInput]:
@@ -155,29 +149,17 @@ async def test_every_rpc_asks_for_a_key_and_management_for_an_admins(rig: Rig) -
     async with grpc.aio.insecure_channel(rig.address) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
-        async def code_of(method: str, key: str) -> grpc.StatusCode:
-            request = REQUESTS[method](**({"model_name": "chat"} if method == "ModelInfer" else {}))
-            metadata = (("authorization", f"Bearer {key}"),) if key else ()
-            if method == "ModelStreamInfer":
-                # Not a word is written: grpc.aio calls a stream INTERNAL whose server ended it under a write.
-                code: grpc.StatusCode = await stub.ModelStreamInfer(metadata=metadata).code()
-                return code
-            try:
-                await getattr(stub, method)(request, metadata=metadata)
-            except grpc.aio.AioRpcError as exc:
-                code = exc.code()
-                return code
-            return grpc.StatusCode.OK
-
         for method in sorted(METHODS):
             kind = kind_of(method)
             if kind is Kind.HEALTH:
                 continue
             for key in ("", "tg_0123456789abcdef_" + "x" * 43, gone):
-                assert await code_of(method, key) is grpc.StatusCode.UNAUTHENTICATED, method
+                assert await code_of(stub, method, key, writes=False) is grpc.StatusCode.UNAUTHENTICATED, (
+                    method
+                )
             if kind is Kind.MANAGE:
-                assert await code_of(method, user) is grpc.StatusCode.PERMISSION_DENIED, method
-                assert await code_of(method, admin) is grpc.StatusCode.UNIMPLEMENTED, (
+                assert await code_of(stub, method, user) is grpc.StatusCode.PERMISSION_DENIED, method
+                assert await code_of(stub, method, admin) is grpc.StatusCode.UNIMPLEMENTED, (
                     "the fake has not got it"
                 )
         with pytest.raises(grpc.aio.AioRpcError) as caught:

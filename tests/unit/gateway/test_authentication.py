@@ -10,7 +10,7 @@ import pytest
 from gateway.authentication import Authenticator, KeyRing, require
 from gateway.errors import Forbidden, KeyInvalid, KeyMissing
 from gateway.principal import ANONYMOUS, Limits
-from ledger.keys import KeyRow, hash_secret
+from ledger.keys import KeyRow, hash_secret, parse_key
 
 ID = "0123456789abcdef"
 SECRET = "s" * 43
@@ -59,7 +59,16 @@ def authenticator(*rows: KeyRow) -> Authenticator:
     return Authenticator(ring, now=lambda: NOW)
 
 
-@pytest.mark.parametrize("headers", [{"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": f"Bearer {KEY}"},
+        {"authorization": f" Bearer {KEY}"},
+        {"x-api-key": KEY},
+        {"x-api-key": f" {KEY}"},
+    ],
+    ids=["bearer", "bearer as perf_analyzer sends it", "x-api-key", "x-api-key as perf_analyzer sends it"],
+)
 def test_a_good_key_is_recognised_in_either_header(headers: dict[str, str]) -> None:
     """With its tenant, roles and limits."""
     row = key(limits={"requests_per_min": 5.0}, services=frozenset({"chat"}))
@@ -87,6 +96,40 @@ def test_every_bad_key_is_refused_in_the_same_words(row: KeyRow, text: str) -> N
     with pytest.raises(KeyInvalid) as caught:
         authenticator(row).authenticate({"authorization": f"Bearer {text}"})
     assert caught.value.message == "the API key is not known, or not good any more"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [KEY, f"tg_{ID}_x{SECRET[1:]}", f"tg_{ID}_{SECRET[:-1]}x", f"tg_{'f' * 16}_{SECRET}", "sk-something-else", "x"],
+    ids=["right", "wrong first byte", "wrong last byte", "unknown id", "no form", "short"],
+)  # fmt: skip
+def test_every_key_takes_the_same_comparisons_and_nothing_else_decides(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Its hash against two, in constant time, whatever is wrong with it; where those say no, the right key is
+    refused too."""
+    compared: list[tuple[str, str]] = []
+
+    def says_no(given: str, kept: str) -> bool:
+        compared.append((given, kept))
+        return False
+
+    monkeypatch.setattr("ledger.keys.hmac.compare_digest", says_no)
+    with pytest.raises(KeyInvalid):
+        authenticator(key()).authenticate({"x-api-key": text})
+    assert len(compared) == 2
+    parsed = parse_key(text)
+    assert {given for given, _ in compared} == {hash_secret(parsed[1] if parsed else text)}
+    assert {len(value) for pair in compared for value in pair} == {64}
+
+
+def test_a_key_that_is_not_known_is_refused_even_if_its_secret_were_nobodys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What stands in for it can't be used."""
+    monkeypatch.setattr("ledger.keys.hmac.compare_digest", lambda given, kept: True)
+    with pytest.raises(KeyInvalid):
+        authenticator(key()).authenticate({"x-api-key": f"tg_{'f' * 16}_{SECRET}"})
 
 
 def test_a_rotated_key_is_good_with_both_secrets_while_they_overlap() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from gateway.errors import InvalidRequest
-from gateway.grpc_rpcs import METHODS, Kind, kind_of
-from gateway.grpc_wire import read_reply, read_request, with_model
+from gateway.grpc_rpcs import METHODS, NAMES_A_MODEL, Kind, kind_of
+from gateway.grpc_wire import read_model, read_reply, read_request, with_model
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\\\0"), min_size=1, max_size=40).filter(
     lambda name: name not in (".", "..")
@@ -43,6 +43,37 @@ def test_name_and_id_are_read_and_the_name_is_changed_for_any_content(
     before.model_name = other
     assert after == before
     assert read_request(with_model(data, other)).model_name == other
+
+
+@pytest.mark.parametrize("method", sorted(NAMES_A_MODEL))
+def test_the_model_that_a_reading_rpc_names_is_its_first_field(method: str) -> None:
+    """Set twice, the last one holds, as for Triton. None is none; bytes that are no message are refused."""
+    message = getattr(service_pb2, f"{method}Request")
+    first, last = (message(name=name, version="1").SerializeToString() for name in ("chat", "embed"))
+    assert read_model(first) == "chat"
+    assert read_model(first + last) == message.FromString(first + last).name == "embed"
+    assert read_model(b"") == ""
+    with pytest.raises(InvalidRequest, match="no message"):
+        read_model(first[:-1])
+
+
+@pytest.mark.parametrize(
+    "disguised", [b"\x0dchat", b"\x09chatchat", b"\x08A"], ids=["fixed32", "fixed64", "number"]
+)
+def test_a_name_of_another_kind_is_none(disguised: bytes) -> None:
+    """Protobuf skips it. Were it read, a key for `chat` would open `embed`."""
+    data = request("embed") + disguised
+    assert service_pb2.ModelInferRequest.FromString(data).model_name == "embed"
+    assert read_request(data).model_name == "embed"
+    assert read_model(service_pb2.ModelConfigRequest(name="embed").SerializeToString() + disguised) == "embed"
+
+
+def test_a_tag_of_more_than_32_bits_is_refused() -> None:
+    """C++ cuts it to the name's tag, and would read `embed`; Python refuses it."""
+    disguised = b"\x8a\x80\x80\x80\x10\x05embed"
+    for read in (read_request, read_model):
+        with pytest.raises(InvalidRequest, match="32 bits"):
+            read(request("chat") + disguised)
 
 
 @given(st.binary(max_size=60))
