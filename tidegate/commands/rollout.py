@@ -20,6 +20,7 @@ from tidegate.commands.running import find_stack
 from tidegate.console import note, out, print_json
 
 if TYPE_CHECKING:
+    from contracts.stack import Stack
     from ledger.revisions import Revision
 
 app = typer.Typer(help="Move a service's calls to another version by percent, and back at once.")
@@ -203,10 +204,21 @@ def _change(
 def _served(routes: dict[str, Any], run_dir: Path | None) -> set[str]:
     """The running stack's models; without one here every name is taken, and the gateways refuse what they lack."""
     stack = find_stack(run_dir)
-    if stack is not None:
-        return {model.name for model in stack.models}
-    note("no stack runs here: whether the models are served is for the gateways to see")
+    if stack is not None and stack.gateway_http:
+        return _models_of(stack)
+    note("no gateway runs here: whether the models are served is for the gateways to see")
     return AnyName()
+
+
+def _models_of(stack: Stack) -> set[str]:
+    """Those that Triton serves alone too. Raises CommandError."""
+    from gateway.config import ConfigError
+    from tidegate.routes_status import served_models
+
+    try:
+        return served_models(stack)
+    except ConfigError as exc:
+        raise CommandError(str(exc)) from exc
 
 
 class AnyName(set[str]):
@@ -220,7 +232,7 @@ def _check_known(service: str, latest: Revision | None, run_dir: Path | None) ->
 
     named = rollout.read(latest.text if latest else "").get("services") or {}
     stack = find_stack(run_dir)
-    served = {model.name for model in stack.models} if stack is not None else set()
+    served = _models_of(stack) if stack is not None and stack.gateway_http else set[str]()
     if service not in named and service not in served:
         known = ", ".join(sorted({*named, *served})) or "none"
         where = "" if stack is not None else "; no stack runs here, so served models are not known"

@@ -108,6 +108,17 @@ def test_the_status_of_a_service_that_is_not_there_is_an_error(
     assert run(["rollout", "status", "chat", "--run-dir", str(rig.folder)]) == 0
 
 
+def test_a_rollout_may_go_to_every_model_that_the_gateway_serves(
+    rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also to one that Triton serves alone; it was refused, though routes.yaml may name it."""
+    start = ("rollout", "start", "chat", "--run-dir", str(rig.folder), "--to")
+    assert run([*start, "nobody"]) == 1
+    assert "there are chat, echo" in capsys.readouterr().err
+    assert run([*start, "echo"]) == 0
+    assert run(["rollout", "status", "echo", "--run-dir", str(rig.folder)]) == 0
+
+
 def test_what_a_rollout_may_go_back_to_is_found_in_the_ledger(rig: Rig) -> None:
     """A node that starts again pins it, as `rollout start` did: a rollback must not wait for a load."""
     assert previous_models(rig.url) == set()
