@@ -13,6 +13,7 @@ BENCHES: dict[str, str] = {
     "tide": "benchmarks.tide",
     "tide-chat": "benchmarks.tide_chat",
     "gateway": "benchmarks.gateway",
+    "rollout": "benchmarks.rollout",
     "loadtest": "benchmarks.loadtest",
     "tracing": "benchmarks.tracing",
 }
@@ -29,6 +30,7 @@ SUMMARIES: dict[str, str] = {
     "tide": "A compressed day on the real Triton: the scaler against a fixed peak, with the same arrivals.",
     "tide-chat": "Waves of chats under the scaler and with one instance: answers, failures, tokens/s, CPU.",
     "gateway": "What the gRPC door adds to a call and a chunk, over Triton direct and beside a bare pass-through.",
+    "rollout": "Percentages, sessions, reloads and rollbacks under 100 calls/s through the gateway.",
     "loadtest": "Whether the load generator's figures are true: a scripted stall, stamps, perf_analyzer, aiperf.",
     "tracing": "Processor time and throughput with 1 % of the calls traced against off; with the collector killed.",
 }
