@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,8 @@ SELF_DESCRIBED = """
         config.set_dynamic_batching()
         return config
 """
+
+SHARED = "/dev/shm/triton_python_backend_shm_region_"
 
 DECOUPLED_CONFIG = """
 backend: "python"
@@ -111,11 +113,26 @@ class PlainTriton:
         living, _ = stubs.children(self.process.pid)
         return {stub.pid for stub in living if stub.model == model}
 
+    def kill(self) -> None:
+        """SIGKILL. What it leaves is taken away: its stubs, and the memory that it shared with them."""
+        process = psutil.Process(self.process.pid)
+        children = process.children(recursive=True)
+        shared = [Path(part.path) for part in process.memory_maps() if part.path.startswith(SHARED)]
+        self.process.kill()
+        self.process.wait()
+        kill_all(children)
+        for path in shared:
+            path.unlink(missing_ok=True)
+
 
 @contextlib.contextmanager
-def plain_triton(repository: Path, *models: str, flags: tuple[str, ...] = ()) -> Iterator[PlainTriton]:
-    """Until the block ends. Only explicit mode and free ports are given; the rest is Triton's own default."""
-    http, grpc, metrics = free_ports(3)
+def plain_triton(
+    repository: Path, *models: str, flags: tuple[str, ...] = (), ports: Sequence[int] | None = None
+) -> Iterator[PlainTriton]:
+    """Until the block ends. Only explicit mode and free ports are given; the rest is Triton's own default.
+
+    `ports`: of HTTP, gRPC and metrics, for one that comes back where it was."""
+    http, grpc, metrics = ports or free_ports(3)
     install = triton_install.find(os.environ)
     folder = Path(tempfile.mkdtemp(prefix="tg-plain-"))
     backends = triton_install.prepare_backends(install, folder / "backends")
@@ -164,6 +181,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    for child in children:
+    kill_all(children)
+
+
+def kill_all(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
+            process.kill()

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 import numpy as np
+import openai
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from contracts.stack import Stack, read_stack
@@ -209,6 +210,10 @@ class StubNode:
         return True
 
 
+Ask = Callable[[], Awaitable[None]]
+"""One request. Raises AssertionError when its answer is wrong, and what its client raises."""
+
+
 @dataclass
 class Outcomes:
     """What a load has seen."""
@@ -238,20 +243,37 @@ async def echo_stub(address: str) -> AsyncIterator[service_pb2_grpc.GRPCInferenc
 @contextlib.asynccontextmanager
 async def closed_loop_clients(address: str, model: str, num_clients: int) -> AsyncIterator[Outcomes]:
     """Each sends its next request when the last is answered, until the block ends and all are answered."""
+
+    def asks(stub: service_pb2_grpc.GRPCInferenceServiceStub, number: int) -> Ask:
+        async def ask() -> None:
+            assert await echo(stub, model, number) == number
+
+        return ask
+
+    async with (
+        echo_stub(address) as stub,
+        closed_loop(asks(stub, number) for number in range(num_clients)) as outcomes,
+    ):
+        yield outcomes
+
+
+@contextlib.asynccontextmanager
+async def closed_loop(asks: Iterable[Ask]) -> AsyncIterator[Outcomes]:
+    """Each is asked again when it was answered, until the block ends and all are answered."""
     outcomes, done = Outcomes(), asyncio.Event()
 
-    async def client(stub: service_pb2_grpc.GRPCInferenceServiceStub, number: int) -> None:
+    async def client(ask: Ask) -> None:
         while not done.is_set():
             try:
-                assert await echo(stub, model, number) == number
+                await ask()
                 outcomes.num_ok += 1
-            except (grpc.aio.AioRpcError, AssertionError) as exc:
+            except (grpc.aio.AioRpcError, openai.OpenAIError, AssertionError) as exc:
                 outcomes.failures.append(str(exc))
                 await asyncio.sleep(0.1)
 
-    async with echo_stub(address) as stub, asyncio.TaskGroup() as group:
-        for number in range(num_clients):
-            group.create_task(client(stub, number))
+    async with asyncio.TaskGroup() as group:
+        for ask in asks:
+            group.create_task(client(ask))
         try:
             yield outcomes
         finally:
