@@ -17,7 +17,7 @@ def authenticate(request: Request, pipeline: Pipeline) -> None:
     A header that stands twice is refused: a proxy before us may have looked at the other one.
     """
     if (inner := request.scope.get(PRINCIPAL)) is not None:
-        call_of(request).principal = inner
+        pipeline.begin_inner(call_of(request), inner, request.headers)
         return
     if pipeline.authenticator.is_on:
         for name in ("authorization", KEY_HEADER):

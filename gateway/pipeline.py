@@ -13,6 +13,7 @@ from gateway.authentication import Authenticator, require
 from gateway.call import Call, ids_of
 from gateway.errors import ModelNotFound, shown
 from gateway.limiter import Admission, Limiter
+from gateway.principal import Principal
 from gateway.route_table import RouteTable
 from gateway.routing import Target
 from gateway.saturation import WaitingRoom
@@ -62,6 +63,11 @@ class Pipeline:
         """The call begins, and its trace. Raises KeyMissing, KeyInvalid."""
         call.trace = self._tracer.begin(headers)
         call.principal = self.authenticator.authenticate(headers)
+
+    def begin_inner(self, call: Call, principal: Principal, headers: Mapping[str, str]) -> None:
+        """The gateway calls itself for somebody who is known already; the trace begins as any call's."""
+        call.trace = self._tracer.begin(headers)
+        call.principal = principal
 
     def enter(self, call: Call, service: str) -> None:
         """The caller names a service. Raises Forbidden, ModelNotFound (a name that may not be used is not told)."""

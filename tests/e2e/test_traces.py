@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +16,14 @@ from pathlib import Path
 
 import grpc
 import httpx
+import openai
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
 from benchmarks.clients import TritonLoad, generate_request
 from contracts.stack import Stack
 from contracts.tracing.context import TraceContext, new_span_id, new_trace_id
+from contracts.tracing.names import REQUEST_ID
 from contracts.tracing.sending import SPANS_SOCKET_NAME
 from contracts.tracing.store import STORE_NAME, TraceStore
 from gateway.testing import free_port, running_gateway
@@ -36,6 +39,8 @@ NUM_UNSAMPLED = 60
 NUM_FOR_TRITON = 40
 MIN_AT_TRITON = 25
 """Of the former: 94 to 97 % is usual."""
+NUM_BATCH_LINES = 3
+"""The last one names a model that is not served."""
 CHAT_BODY = {"model": "chat", "messages": [{"role": "user", "content": "Say hi."}], "max_tokens": 5}
 GENERATE_TREE = {
     ("triton chat", "{root}"),
@@ -71,9 +76,15 @@ class Traced:
     """Of the answer that was not streamed."""
     for_triton: list[TraceContext]
     """Of further calls, the last to be made."""
+    batch_id: str
 
     def spans(self, call: str) -> list[Seen]:
         return self.receiver.trace(self.contexts[call].trace_id)
+
+    def line(self, number: int) -> list[Seen]:
+        """Of the trace of one line of the batch: nobody asked for it, so its ids are made by the gateway."""
+        (root,) = [span for span in self.receiver.all() if is_line(span, self.batch_id, number)]
+        return self.receiver.trace(root.trace_id)
 
     def tree(self, call: str) -> set[tuple[str, str]]:
         """(name, parent's name); the client's span is "client", one that is nowhere "lost"."""
@@ -91,16 +102,21 @@ def traced() -> Iterator[Traced]:
         options = ("--trace-ratio", "0.01", "--otlp-endpoint", receiver.url, "--pool-bytes", "512MiB")
         with running_stack(*options, "--spares", "chat=0", "--spares", "embed=0") as running:
             contexts, headers = asyncio.run(all_calls(running.stack))
+            batch_id = asyncio.run(batch(running.stack))
             for_triton = asyncio.run(calls_for_triton(running.stack.gateway_grpc))
             wanted = {context.trace_id for context in contexts.values()}
-            receiver.wait(lambda spans: has_come_whole(spans, wanted, for_triton))
-            yield Traced(receiver, contexts, running.run_dir, headers, for_triton)
+            receiver.wait(lambda spans: has_come_whole(spans, wanted, batch_id, for_triton))
+            yield Traced(receiver, contexts, running.run_dir, headers, for_triton, batch_id)
 
 
-def has_come_whole(spans: list[Seen], wanted: set[str], for_triton: list[TraceContext]) -> bool:
+def has_come_whole(
+    spans: list[Seen], wanted: set[str], batch_id: str, for_triton: list[TraceContext]
+) -> bool:
     """Triton's are the last to come, in the order of the calls."""
     with_gateway = {span.trace_id for span in spans if span.service == "tidegate-gateway"}
-    return wanted <= with_gateway and num_at_triton(spans, for_triton) >= MIN_AT_TRITON
+    lines = {number for span in spans for number in range(NUM_BATCH_LINES) if is_line(span, batch_id, number)}
+    has_all = wanted <= with_gateway and len(lines) == NUM_BATCH_LINES
+    return has_all and num_at_triton(spans, for_triton) >= MIN_AT_TRITON
 
 
 def num_at_triton(spans: list[Seen], contexts: list[TraceContext]) -> int:
@@ -108,6 +124,10 @@ def num_at_triton(spans: list[Seen], contexts: list[TraceContext]) -> int:
         {span.trace_id for span in spans if span.name == "InferRequest"}
         & {context.trace_id for context in contexts}
     )
+
+
+def is_line(span: Seen, batch_id: str, number: int) -> bool:
+    return span.attributes.get(REQUEST_ID) == f"{batch_id}-{number}"
 
 
 async def all_calls(stack: Stack) -> tuple[dict[str, TraceContext], httpx.Headers]:
@@ -192,8 +212,39 @@ def overlooked(tree: set[tuple[str, str]]) -> set[tuple[str, str]]:
     return {(name, attempt) if name == "bridge" else (name, parent) for name, parent in kept}
 
 
+async def batch(stack: Stack) -> str:
+    """Worked off by another gateway, which traces every call: a line brings no context of its own."""
+    settings = {
+        "trace_ratio": 1.0,
+        "ledger_url": sqlite_url(Path(stack.run_dir) / "batches.db"),
+        "spans_socket": f"{stack.run_dir}/{SPANS_SOCKET_NAME}",
+    }
+    url = "/v1/chat/completions"
+    bodies = [CHAT_BODY] * (NUM_BATCH_LINES - 1) + [{**CHAT_BODY, "model": "nobody"}]
+    lines = [
+        json.dumps({"custom_id": str(number), "method": "POST", "url": url, "body": body})
+        for number, body in enumerate(bodies)
+    ]
+    async with (
+        running_gateway(stack.triton_grpc, **settings) as gateway,
+        openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        file = await client.files.create(file=("in.jsonl", "\n".join(lines).encode()), purpose="batch")
+        made = await client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
+        retrieve = client.batches.retrieve
+        async with asyncio.timeout(60):
+            while (now := await retrieve(made.id)).status != "completed":  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.1)
+        assert (now.request_counts.completed, now.request_counts.failed) == (NUM_BATCH_LINES - 1, 1)
+    return made.id
+
+
 def rooted(tree: set[tuple[str, str]], root: str) -> set[tuple[str, str]]:
-    return {(root, "client")} | {(name, parent.format(root=root)) for name, parent in tree}
+    return {(root, "client")} | under(tree, root)
+
+
+def under(tree: set[tuple[str, str]], root: str) -> set[tuple[str, str]]:
+    return {(name, parent.format(root=root)) for name, parent in tree}
 
 
 @pytest.mark.parametrize(
@@ -215,6 +266,27 @@ def test_a_call_is_one_trace_from_its_client_to_the_engine(traced, call, tree):
 
 def test_triton_itself_takes_part_in_most_traces(traced):
     assert num_at_triton(traced.receiver.all(), traced.for_triton) >= MIN_AT_TRITON
+
+
+def test_each_line_of_a_batch_is_one_trace_from_the_gateway_to_the_engine(traced):
+    """Under its own request id; no line has a parent outside, and none shares its trace with another."""
+    lines = [traced.line(number) for number in range(NUM_BATCH_LINES)]
+
+    assert len({spans[0].trace_id for spans in lines}) == NUM_BATCH_LINES
+    whole = under(GENERATE_TREE, "chat chat")
+    for spans in lines[:-1]:
+        by_id = {span.span_id: span.name for span in spans} | {"": "nobody"}
+        found = {(span.name, by_id.get(span.parent_id, "lost")) for span in spans}
+        assert found - {("chat chat", "nobody")} in (whole, overlooked(whole))
+        assert Counter(span.name for span in spans).most_common(1)[0][1] == 1
+
+
+def test_a_line_that_is_refused_is_one_span_that_says_why(traced):
+    """It came neither to Triton nor to the engine."""
+    (refused,) = traced.line(NUM_BATCH_LINES - 1)
+
+    assert (refused.name, refused.parent_id, refused.is_error) == ("chat nobody", "", True)
+    assert refused.attributes["error.type"] == "model_not_found"
 
 
 def test_a_retried_call_shows_both_attempts_and_where_each_went(traced):
@@ -287,6 +359,7 @@ def test_at_one_percent_no_span_is_an_orphan_and_most_calls_leave_none(traced):
 
     assert [span for span in spans if span.parent_id and (span.trace_id, span.parent_id) not in known] == []
     asked = {context.trace_id for context in traced.contexts.values()}
+    asked |= {traced.line(number)[0].trace_id for number in range(NUM_BATCH_LINES)}
     assert len({span.trace_id for span in spans} - asked) <= NUM_UNSAMPLED // 10
 
 

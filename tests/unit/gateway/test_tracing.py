@@ -1,6 +1,7 @@
 """Which calls are traced, and the gateway's own spans."""
 
 import pytest
+from starlette.requests import Request
 
 from contracts.tracing import names
 from contracts.tracing.context import TraceContext, new_span_id, new_trace_id, parse_traceparent
@@ -10,10 +11,12 @@ from gateway import tracing
 from gateway.authentication import Authenticator
 from gateway.call import Call
 from gateway.errors import ClientGone, UpstreamUnavailable
+from gateway.http_caller import authenticate
+from gateway.inner_calls import PRINCIPAL
 from gateway.limit_counters import Counters
 from gateway.limiter import Limiter
 from gateway.pipeline import Pipeline
-from gateway.principal import NO_LIMITS
+from gateway.principal import NO_LIMITS, Principal
 from gateway.route_table import RouteTable
 from gateway.routing import Target
 from gateway.spans import spans_of
@@ -187,6 +190,22 @@ async def test_a_call_that_is_not_kept_names_no_trace():
 
     assert [row.trace_id for row in rows] == [""]
     assert spans == []
+
+
+async def test_each_line_of_a_batch_has_a_trace_of_its_own():
+    """The gateway asks itself for it, so nobody's headers are read, and no key."""
+    spans, rows = Spans(), []
+    pipeline = a_pipeline(spans, rows, ratio=1.0)
+    who = Principal("tg_a", "acme", frozenset({"infer"}))
+    for request_id in ("batch-0", "batch-1"):
+        call = Call(request_id, "http", operation="chat")
+        scope = {"type": "http", "headers": [], PRINCIPAL: who, "tidegate.call": call}
+        authenticate(Request(scope), pipeline)
+        await pipeline.end(call)
+
+    assert [row.tenant for row in rows] == ["acme", "acme"]
+    assert [row.trace_id for row in rows] == [span.trace_id for span in spans]
+    assert len({call.trace.context.trace_id, *(span.trace_id for span in spans)}) == 2
 
 
 def test_a_slow_call_that_was_not_sampled_shows_the_engines_part_all_the_same():
