@@ -49,6 +49,8 @@ class Timing(msgspec.Struct, frozen=True, array_like=True):
     decode: PhaseFigures
     """From the first token on."""
     events: list[TimingEvent] = []
+    num_short_steps: int = 0
+    """Steps that it waited through while the pool had no room for the first in the queue."""
 
     @property
     def queue_s(self) -> float:
@@ -79,7 +81,11 @@ def engine_spans(timing: Timing, trace_id: str, parent_id: str) -> list[Span]:
         trace_id,
         parent_id,
         (timing.accepted_unix_s, started),
-        {names.NUM_AHEAD: timing.num_ahead, names.CACHE_READ_TOKENS: timing.num_cached_tokens},
+        {
+            names.NUM_AHEAD: timing.num_ahead,
+            names.NUM_SHORT_STEPS: timing.num_short_steps,
+            names.CACHE_READ_TOKENS: timing.num_cached_tokens,
+        },
     )
     if not timing.started_unix_s:
         return [queue]

@@ -77,6 +77,7 @@ _NOTES = (
     (names.COMPUTED_TOKENS, "{} computed"),
     (names.OUTPUT_TOKENS, "{} out"),
     (names.NUM_AHEAD, "{} ahead"),
+    (names.NUM_SHORT_STEPS, "no KV blocks for {} steps"),
     (names.BATCH_SIZE, "batch {}"),
     (names.NUM_STEPS, "{} steps"),
     (names.KV_BLOCKS, "{} KV blocks"),

@@ -170,6 +170,9 @@ class Engine:
         batch = self.scheduler.schedule()
         if self.scheduler.num_preemptions > before[1]:
             self._note_preemptions()
+        if self.scheduler.is_short_of_blocks:
+            for sequence in self.scheduler.waiting:
+                sequence.timeline.waited_for_blocks()
         if not batch:
             return deltas + self._fail_stuck(now_unix_s)
         self._stuck_since_unix_s = None

@@ -58,6 +58,8 @@ class Scheduler:
         self.num_preemptions = 0
         self.num_cached_tokens = 0
         """Prompt tokens that were found published, over all requests."""
+        self.is_short_of_blocks = False
+        """In the step that was scheduled last the first of those that wait found no room in the pool."""
         self._num_added = 0
 
     @property
@@ -84,6 +86,7 @@ class Scheduler:
 
     def schedule(self) -> list[Scheduled]:
         """Choose the next step's work: decodes first, then prefill chunks. Empty: nothing can run now."""
+        self.is_short_of_blocks = False
         self._yield_to_priority()
         decodes = self._schedule_decodes()
         budget = self.config.mixed_prefill_tokens if decodes else self.config.prefill_tokens
@@ -155,7 +158,8 @@ class Scheduler:
         wanted = self.pool.blocks_for(sequence.num_tokens + horizon) - len(sequence.blocks)
         # Alone it may start without head-room: nobody is there to be preempted for it.
         enough = self.pool.ensure_free(wanted, sequence.tenant) or not self.running
-        if enough and self.pool.grow(sequence, sequence.num_tokens):
+        self.is_short_of_blocks = not (enough and self.pool.grow(sequence, sequence.num_tokens))
+        if not self.is_short_of_blocks:
             return True
         # Waiting, it must not keep others from evicting what it has found.
         self.pool.free(sequence)

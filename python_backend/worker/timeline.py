@@ -41,9 +41,15 @@ class Timeline:
     started_unix_s: float = 0.0
     first_token_unix_s: float = 0.0
     num_preemptions: int = 0
+    num_short_steps: int = 0
     _prefill: _Phase = field(default_factory=_Phase)
     _decode: _Phase = field(default_factory=_Phase)
     _events: list[TimingEvent] = field(default_factory=list)
+
+    def waited_for_blocks(self) -> None:
+        """A step went by in which the pool had no room for the first in the queue."""
+        if not self.started_unix_s:
+            self.num_short_steps += 1
 
     def preempted(self, at_unix_s: float) -> None:
         self.num_preemptions += 1
@@ -87,6 +93,7 @@ class Timeline:
             prefill=self._prefill.figures(),
             decode=self._decode.figures(),
             events=self._events,
+            num_short_steps=self.num_short_steps,
         )
 
     def _note(self, name: str, at_unix_s: float, figures: dict[str, int]) -> None:

@@ -113,6 +113,21 @@ def test_admission_leaves_room_for_the_horizon():
     assert [sequence.request_id for sequence in scheduler.waiting] == [2]
 
 
+def test_only_a_pool_without_room_counts_as_short_of_blocks():
+    """Not a batch that is full, and not a step in which everybody who waits finds room."""
+    full, short = scheduler_of(max_num_seqs=1), scheduler_of(total_blocks=3, horizon_tokens=8)
+    for scheduler in (full, short):
+        scheduler.add(sequence_of(1, 4, 8))
+        scheduler.add(sequence_of(2, 4, 8))
+        run_step(scheduler)
+        assert [sequence.request_id for sequence in scheduler.waiting] == [2]
+    assert (full.is_short_of_blocks, short.is_short_of_blocks) == (False, True)
+
+    short.remove(short.running[0])
+    assert run_step(short) == [(2, 0, 4)]
+    assert not short.is_short_of_blocks
+
+
 def test_removing_a_sequence_frees_its_blocks_wherever_it_is():
     """Running or waiting: after it is gone, nothing is used."""
     scheduler = scheduler_of(max_num_seqs=1)

@@ -107,6 +107,18 @@ def test_a_preempted_request_counts_it_and_says_when():
     assert [event.name for event in timings[1].events if "tok" not in event.name] == ["preempted"]
 
 
+def test_a_request_that_waits_while_the_pool_has_no_room_says_for_how_many_steps():
+    """Two blocks each of a pool of two: the second waits through the first one's four steps, and so does the
+    third behind it, which then waits for the second."""
+    engine = engine_of(total_blocks=2)
+    for request_id in (1, 2, 3):
+        engine.add(request_id, "abcd", GREEDY)
+    timings = {request_id: deltas[-1].timing for request_id, deltas in run_to_end(engine).items()}
+
+    assert [timings[request_id].num_short_steps for request_id in (1, 2, 3)] == [0, 4, 8]
+    assert timings[2].prefill.num_steps == 1
+
+
 def test_a_request_that_never_ran_has_only_waited():
     """Cancelled in the queue."""
     engine = engine_of()
@@ -164,6 +176,7 @@ def a_timing(**values) -> Timing:
         "num_output_tokens": 8,
         "prefill": phase,
         "decode": phase,
+        "num_short_steps": 2,
     }
     return Timing(**given | values)
 
@@ -178,6 +191,7 @@ def test_a_finished_request_has_four_spans_one_after_the_other(tracing):
     assert {span.trace_id for span in tracing._sender} == {TRITON.trace_id}
     assert [span.duration_s for span in (queue, prefill, decode)] == [1.0, 1.0, 2.0]
     assert (queue.attributes[names.NUM_AHEAD], queue.attributes[names.CACHE_READ_TOKENS]) == (4, 16)
+    assert queue.attributes[names.NUM_SHORT_STEPS] == 2
     assert (prefill.attributes[names.COMPUTED_TOKENS], prefill.attributes[names.KV_BLOCKS]) == (5, 3)
     assert (decode.attributes[names.OUTPUT_TOKENS], decode.attributes[names.BATCH_SIZE]) == (8, 1.5)
 
