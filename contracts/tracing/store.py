@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from contracts.tracing import names
-from contracts.tracing.span import Event, Link, Span, SpanKind, SpanStatus, Value
+from contracts.tracing.span import Event, Link, Span, SpanKind, SpanStatus, Value, unix_ns
 
 STORE_NAME = "traces.db"
 MAX_SPANS_OF_ONE = 2_000
@@ -40,7 +40,7 @@ CREATE INDEX IF NOT EXISTS spans_request ON spans (request_id) WHERE request_id 
 """
 _REQUESTS = """
 SELECT request_id, trace_id, name, start_unix_ns, end_unix_ns, status, status_text, more FROM spans
-WHERE service = ? AND request_id IS NOT NULL AND kind = ?
+WHERE service = ? AND request_id IS NOT NULL AND kind = ? AND start_unix_ns >= ?
 """
 
 
@@ -160,11 +160,19 @@ class TraceStore:
         )
         return [row[0] for row in rows]
 
-    def requests(self, order: Order, limit: int, *, only_errors: bool = False) -> list[TracedRequest]:
-        """Raises StoreError."""
+    def requests(
+        self, order: Order, limit: int, *, only_errors: bool = False, since_unix_s: float = 0.0
+    ) -> list[TracedRequest]:
+        """Those that began at `since_unix_s` or later. Raises StoreError."""
         by = "start_unix_ns DESC" if order == "newest" else "end_unix_ns - start_unix_ns DESC"
         failed = f"AND status = {int(SpanStatus.ERROR)}" if only_errors else ""
-        rows = self._ask(f"{_REQUESTS} {failed} ORDER BY {by} LIMIT ?", names.GATEWAY, SpanKind.SERVER, limit)
+        rows = self._ask(
+            f"{_REQUESTS} {failed} ORDER BY {by} LIMIT ?",
+            names.GATEWAY,
+            SpanKind.SERVER,
+            unix_ns(since_unix_s),
+            limit,
+        )
         return [_traced(row) for row in rows]
 
     def scalings(self, from_unix_ns: int, to_unix_ns: int) -> list[Span]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from heapq import nlargest
 from typing import Any, NamedTuple, TypeVar
 
 from gateway.call import Call
@@ -21,6 +22,7 @@ WINDOW_S = 300.0
 """Counts and percentiles beside models and versions are of the last five minutes."""
 NUM_STEPS = int(WINDOW_S / STEP_S)
 MAX_ERRORS = 100
+MAX_SLOWEST = 10
 MAX_SHOWN_IN_FLIGHT = 50
 
 
@@ -43,6 +45,9 @@ class CallBook:
         self._merged: dict[Key, Tally] = {}
         """Of `_steps`, made anew once a step."""
         self._errors: deque[CallRow] = deque(maxlen=MAX_ERRORS)
+        self._traced: list[CallRow] = []
+        self._slowest: deque[list[CallRow]] = deque(maxlen=NUM_STEPS)
+        """Of each step's traced calls."""
 
     def begin(self, call: Call) -> None:
         """It has named a service that it may use."""
@@ -64,11 +69,15 @@ class CallBook:
         tally.add(row)
         if row.outcome == "error":
             self._errors.append(row)
+        elif row.trace_id:
+            self._traced.append(row)
 
     def end_step(self) -> dict[str, int]:
         """Every STEP_S. Model -> calls that came in the step that ends."""
         self._steps.append(self._now)
         self._now = {}
+        self._slowest.append(_slowest_of(self._traced))
+        self._traced = []
         keys = {key for step in self._steps for key in step}
         self._merged = {key: merged(step[key] for step in self._steps if key in step) for key in keys}
         begun = _by_model(self._begun)
@@ -94,6 +103,25 @@ class CallBook:
     def in_flight_of(self) -> dict[str, int]:
         """Model -> calls."""
         return _by_model(self._in_flight.values())
+
+    def slowest(self) -> list[dict[str, Any]]:
+        """Of the window's traced calls that did not fail: slow ones are kept, so these are among them."""
+        return [
+            {
+                "at_unix_s": round(row.started_unix_s, 3),
+                "request_id": row.request_id,
+                "trace_id": row.trace_id,
+                "service": row.service,
+                "version": row.version,
+                "tenant": row.tenant,
+                "prompt_tokens": row.prompt_tokens,
+                "output_tokens": row.output_tokens,
+                "queue_s": row.queue_s,
+                "ttft_s": row.ttft_s,
+                "duration_s": round(row.duration_s, 3),
+            }
+            for row in _slowest_of([*self._traced, *(row for step in self._slowest for row in step)])
+        ]
 
     def errors(self) -> list[dict[str, Any]]:
         """The newest first. Their texts hold no keys (`ledger.keys.without_secrets`)."""
@@ -155,6 +183,11 @@ def _state(call: Call) -> str:
     if call.first_text_s is not None:
         return "answering"
     return "waiting for its turn" if call.admission is None else "waiting for its answer"
+
+
+def _slowest_of(rows: Iterable[CallRow]) -> list[CallRow]:
+    """By the time until a first text, where there was one: a long answer is not a slow one."""
+    return nlargest(MAX_SLOWEST, rows, key=lambda row: row.duration_s if row.ttft_s is None else row.ttft_s)
 
 
 def _by_model(calls: Iterable[Call]) -> dict[str, int]:

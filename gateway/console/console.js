@@ -302,14 +302,20 @@
   });
 
   /* --- calls ------------------------------------------------------------------------------------------------- */
+  const serviceOf = (one) => one.service + (one.version && one.version !== one.service ? " / " + one.version : "");
+  const traceOf = (one) => h("td", { className: "word" }, one.trace_id
+    ? h("a", { href: "/console/trace/" + encodeURIComponent(one.trace_id) }, one.trace_id.slice(0, 8))
+    : h("code", { title: "request id; this call was not traced" }, one.request_id.slice(0, 12)));
   function showCalls() {
     const { total, longest } = last.in_flight;
     $("in-flight-total").textContent = total > longest.length ? "the " + longest.length + " oldest of " + count(total) : "";
     rows("in-flight", longest, (one) => h("tr", {}, cell(format(one.age_s, "s")), cell(one.service, "word"), cell(one.version || "–", "word"), cell(one.tenant || "–", "word"),
       cell(one.state, "word"), cell(count(one.prompt_tokens)), cell(one.door, "word"), h("td", { className: "word" }, h("code", {}, one.request_id.slice(0, 12)))), "Nothing is in flight.");
-    rows("errors", last.errors, (one) => h("tr", {}, cell(wall(one.at_unix_s)), cell(one.service + (one.version && one.version !== one.service ? " / " + one.version : ""), "word"),
-      cell(one.status), h("td", { className: "long" }, one.code ? one.code + ": " + one.text : one.text), cell(format(one.duration_s, "s")), cell(one.tenant || "–", "word"),
-      h("td", { className: "word" }, one.trace_id ? h("a", { href: "/console/trace/" + encodeURIComponent(one.trace_id) }, one.trace_id.slice(0, 8)) : h("code", { title: "request id; this call was not traced" }, one.request_id.slice(0, 12)))),
+    $("slowest").caption.textContent = "Until their first text, of the traced calls of the last " + last.window_s / 60 + " minutes; slow ones are traced, up to two a second.";
+    rows("slowest", last.slowest, (one) => h("tr", {}, cell(wall(one.at_unix_s)), cell(serviceOf(one), "word"), cell(format(one.ttft_s, "s")), cell(format(one.queue_s, "s")),
+      cell(format(one.duration_s, "s")), cell(count(one.prompt_tokens) + " / " + count(one.output_tokens)), cell(one.tenant || "–", "word"), traceOf(one)), "No call was traced.");
+    rows("errors", last.errors, (one) => h("tr", {}, cell(wall(one.at_unix_s)), cell(serviceOf(one), "word"),
+      cell(one.status), h("td", { className: "long" }, one.code ? one.code + ": " + one.text : one.text), cell(format(one.duration_s, "s")), cell(one.tenant || "–", "word"), traceOf(one)),
       "No call has failed since the gateway started.");
   }
 

@@ -65,6 +65,7 @@ class Console:
                 "revision": self._routes.revision,
                 "services": document.route_rows(self._routes.routes, self._routes.services, self._book),
             },
+            "slowest": self._book.slowest(),
             "errors": self._book.errors(),
         }
 

@@ -97,8 +97,9 @@ async def rigged(folder: Path, **settings: Any) -> AsyncIterator[Rig]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def rig(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
-    """Without keys. Tests leave routes and errors behind, and look at their own."""
-    async with rigged(tmp_path_factory.mktemp("open")) as made:
+    """Without keys, all calls traced. Tests leave routes and errors behind, and look at their own."""
+    folder = tmp_path_factory.mktemp("open")
+    async with rigged(folder, trace_ratio=1.0, spans_socket=str(folder / "nobody.sock")) as made:
         yield made
 
 
@@ -279,6 +280,21 @@ async def test_the_page_shows_it_all_in_a_browser(rig: Rig, chromium: Browser) -
         assert await page.evaluate(OVERFLOW_PX) == 0
         assert await page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(17, 19, 23)"
         assert complaints == []
+
+
+async def test_a_slow_call_is_listed_and_opens_its_waterfall(rig: Rig, chromium: Browser) -> None:
+    """From the list of the slowest; its time is the one until its first text."""
+    rig.triton.script = Script(delay_s=0.4)
+    answer = await rig.http.post("/v1/chat/completions", json=CHAT)
+    rig.triton.script = Script()
+    request_id = answer.headers["x-request-id"]
+    data = await rig.until(lambda data: request_id in {one["request_id"] for one in data["slowest"]})
+    found = next(one for one in data["slowest"] if one["request_id"] == request_id)
+    assert found["ttft_s"] >= 0.4
+    async with opened(chromium, rig.gateway.url) as (page, complaints):
+        await page.click(f"#slowest a[href='/console/trace/{found['trace_id']}']")
+        await page.wait_for_url(f"**/console/trace/{found['trace_id']}")
+        assert all("404" in said for said in complaints)
 
 
 async def test_the_button_asks_before_it_rolls_back(rig: Rig, chromium: Browser) -> None:

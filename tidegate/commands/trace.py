@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from contracts.stack import default_run_dir
 from tidegate.commands.errors import CommandError
+from tidegate.commands.moments import parse_moment
 from tidegate.commands.options import JsonOption, RunDirOption
 from tidegate.console import note, out, print_json, print_table
 
@@ -31,6 +33,10 @@ def trace(
     ] = None,
     errors: Annotated[bool, typer.Option("--errors", help="List failed requests only.")] = False,
     slowest: Annotated[bool, typer.Option("--slowest", help="List the slowest first.")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="List those that came then or later: 15m (ago)."),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Requests on the list.")] = 20,
     run_dir: RunDirOption = None,
     as_json: JsonOption = False,
@@ -47,7 +53,8 @@ def trace(
         store = TraceStore.open(path)
         try:
             if which is None:
-                _list(store, errors=errors, slowest=slowest, limit=limit, as_json=as_json)
+                since_unix_s = 0.0 if since is None else parse_moment("--since", since, time.time())
+                _list(store, errors, slowest, since_unix_s, limit, as_json)
             else:
                 _show(store, which, html, as_json)
         finally:
@@ -108,12 +115,16 @@ def _scalings(store: TraceStore, spans: Sequence[Span]) -> list[Span]:
     return [span for span in found if span.attributes.get(names.MODEL) in models]
 
 
-def _list(store: TraceStore, *, errors: bool, slowest: bool, limit: int, as_json: bool) -> None:
+def _list(
+    store: TraceStore, errors: bool, slowest: bool, since_unix_s: float, limit: int, as_json: bool
+) -> None:
     from dataclasses import asdict
 
     from tidegate.commands.trace_text import requests_table
 
-    found = store.requests("slowest" if slowest else "newest", limit, only_errors=errors)
+    found = store.requests(
+        "slowest" if slowest else "newest", limit, only_errors=errors, since_unix_s=since_unix_s
+    )
     if as_json:
         print_json({"requests": [asdict(each) for each in found]})
     elif not found:

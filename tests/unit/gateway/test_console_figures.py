@@ -6,7 +6,7 @@ import pytest
 
 from gateway.call import Call
 from gateway.console.arena import as_runs, cells
-from gateway.console.calls import NUM_STEPS, CallBook
+from gateway.console.calls import MAX_SLOWEST, NUM_STEPS, CallBook
 from gateway.console.history import History
 from gateway.console.sources import pending_of
 from gateway.console.tally import Tally, merged, percentile
@@ -97,6 +97,30 @@ def test_versions_are_counted_apart_and_shadows_not_at_all():
         ("chat", "v2"): (1, 1),
     }
     assert [one["text"] for one in book.errors()] == ["boom"]
+
+
+def test_the_slowest_are_those_that_waited_longest_for_their_first_text():
+    """Traced ones, as the others have no waterfall to open; failed ones stand among the errors."""
+    book = CallBook()
+    book.note(row(request_id="long answer", trace_id="t", ttft_s=0.2, duration_s=90.0))
+    book.note(row(request_id="waited", trace_id="t", ttft_s=7.0, duration_s=8.0))
+    book.end_step()
+    book.note(row(request_id="whole", trace_id="t", ttft_s=None, duration_s=6.0))
+    book.note(row(request_id="failed", trace_id="t", outcome="error", duration_s=9.0))
+    book.note(row(request_id="untraced", ttft_s=9.0, duration_s=9.0))
+    assert [one["request_id"] for one in book.slowest()] == ["waited", "whole", "long answer"]
+
+
+def test_the_slowest_are_few_and_forgotten_with_the_window():
+    """However many are traced."""
+    book = CallBook()
+    for ttft_s in range(100):
+        book.note(row(trace_id="t", ttft_s=float(ttft_s)))
+    for _ in range(NUM_STEPS):
+        assert [one["ttft_s"] for one in book.slowest()] == [99.0 - n for n in range(MAX_SLOWEST)]
+        book.end_step()
+    book.end_step()
+    assert book.slowest() == []
 
 
 def test_a_page_that_asks_again_gets_only_what_is_new():

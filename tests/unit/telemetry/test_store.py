@@ -112,6 +112,7 @@ def test_requests_are_listed_newest_or_slowest_first_or_only_failed(store):
     assert ids(store.requests("newest", 2)) == ["request-3", "request-2"]
     assert ids(store.requests("slowest", 1)) == ["request-2"]
     assert ids(store.requests("newest", 9, only_errors=True)) == ["request-3"]
+    assert ids(store.requests("slowest", 9, since_unix_s=3e-6)) == ["request-3"]
 
 
 def test_a_reader_of_no_file_is_told_so(tmp_path):
