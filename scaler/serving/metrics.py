@@ -42,6 +42,10 @@ class Tally:
 
     def note(self, before: ModelView | None, view: ModelView) -> None:
         """`before`: the model's view until now. A decision that could not be acted on has changed nothing."""
+        if before is None:
+            # At 0 from the beginning: to Prometheus a counter that comes into being with 1 has not risen.
+            self.failures.labels(view.model)
+            self.start_time.labels(view.model)
         has_begun = view.change is not None and (before is None or view.change is not before.change)
         if has_begun and view.decision is not None and view.decision.direction is not Direction.HOLD:
             self.decisions.labels(view.model, view.decision.direction, view.decision.cause).inc()

@@ -76,6 +76,14 @@ def test_a_decision_that_could_not_be_acted_on_is_not_counted():
     assert value(tally.collect(), "tidegate_scaler_decisions_total") is None
 
 
+def test_a_model_that_is_new_has_its_counters_at_zero():
+    """Else its first start, or failure, would be no increase to Prometheus."""
+    tally = Tally()
+    tally.note(None, view())
+    assert value(tally.collect(), "tidegate_scaler_instance_start_seconds_count", model="chat") == 0
+    assert value(tally.collect(), "tidegate_scaler_failures_total", model="chat") == 0
+
+
 def test_a_failure_that_lasts_is_one_failure():
     tally = Tally()
     failed = view(last_error="3→4 failed", last_error_s=10.0)
