@@ -125,7 +125,7 @@ async def calls(running: RunningStack) -> None:
 
 
 def test_every_target_of_the_scrape_configuration_answers(running: RunningStack, prometheus: Prometheus):
-    """Gateway, scaler, node and Triton, each by the path and port that the file says."""
+    """Gateway, scaler, node and Triton, each at the path that the file says; its ports are a unit test's."""
     assert until_all(prometheus, ["count(up == 1) == 4"], running) == []
 
 

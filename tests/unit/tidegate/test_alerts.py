@@ -22,6 +22,7 @@ from ledger.store import Store
 from ledger.writer import CallWriter
 from python_backend.node import metrics as node_metrics
 from scaler.serving import metrics as scaler_metrics
+from tidegate.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
@@ -98,6 +99,20 @@ def test_promtool_finds_nothing_wrong(arguments: list[str]):
         pytest.skip("promtool is not here; Debian's package prometheus has it")
     done = subprocess.run([promtool, *arguments], cwd=PROMETHEUS, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_scrape_configuration_names_the_ports_of_a_stack_that_was_told_none():
+    config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+    settings = Settings()
+    ports = {
+        "tidegate-gateway": settings.gateway_port,
+        "tidegate-scaler": settings.scaler_metrics_port,
+        "tidegate-node": settings.node_metrics_port,
+        "tidegate-triton": settings.triton_metrics_port,
+    }
+    assert {job["job_name"]: job["static_configs"] for job in config["scrape_configs"]} == {
+        name: [{"targets": [f"127.0.0.1:{port}"]}] for name, port in ports.items()
+    }
 
 
 def test_every_query_of_the_dashboard_is_one(tmp_path: Path):
