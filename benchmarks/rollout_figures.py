@@ -25,9 +25,11 @@ class Window:
 
 @dataclass(frozen=True)
 class Rollback:
-    """The command's start and return, and until when the answers were looked at."""
+    """The command's start and return, between them the revision, and until when the answers were looked at."""
 
     started_s: float
+    written_s: float
+    """The revision is in the ledger."""
     returned_s: float
     to_s: float
 

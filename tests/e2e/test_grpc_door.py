@@ -1,7 +1,7 @@
 """tritonclient's own examples through the gateway's port, changed in nothing but the address and a header.
 
-After simple_grpc_infer_client.py, simple_grpc_async_infer_client.py and simple_grpc_custom_repeat.py of
-github.com/triton-inference-server/client, src/python/examples.
+After simple_grpc_health_metadata.py, simple_grpc_infer_client.py, simple_grpc_async_infer_client.py and
+simple_grpc_custom_repeat.py of github.com/triton-inference-server/client, src/python/examples.
 """
 
 from __future__ import annotations
@@ -69,6 +69,21 @@ def inputs_of(value: float, shape: list[int]) -> list[grpcclient.InferInput]:
     tensor = grpcclient.InferInput("IN", shape, "FP32")
     tensor.set_data_from_numpy(np.full(shape, value, np.float32))
     return [tensor]
+
+
+def test_the_health_and_metadata_example(door: Door) -> None:
+    """Server and model are live, ready and described; another model's description is Triton's own refusal."""
+    address, headers = door
+    client = grpcclient.InferenceServerClient(url=address)
+    assert client.is_server_live(headers={"test": "1", "dummy": "2"})
+    assert client.is_server_ready()
+    assert client.is_model_ready("echo")
+    assert client.get_server_metadata(headers=headers).name == "triton"
+    assert client.get_model_metadata("echo", headers=headers | {"test": "1"}).name == "echo"
+    assert client.get_model_config("echo", headers=headers).config.name == "echo"
+    with pytest.raises(InferenceServerException, match="Request for unknown model"):
+        client.get_model_metadata("wrong_model_name", headers=headers)
+    client.close()
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])

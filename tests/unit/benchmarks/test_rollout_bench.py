@@ -82,12 +82,16 @@ def test_the_report_counts_what_went_astray_and_what_failed() -> None:
         *calls(NEW, NEW, from_s=29, session="b"),
         *calls(NEW, NEW, OLD, "", from_s=51),
     ]
-    found = figures_of(given, Trial(windows, [1.0, 0.5, 0.7], [Rollback(49, 50, 60)]))
+    found = figures_of(given, Trial(windows, [1.0, 0.5, 0.7], [Rollback(49, 49.5, 50, 60)]))
     values = {name: figure.value for name, figure in found.items()}
     assert (values["share_0"], values["share_50"]) == (25.0, 50.0)
     assert values["num_outside"] == 1
     assert (values["num_switched"], values["num_sessions"]) == (1, 2)
-    assert (values["rollback_seen_ms"], values["rollback_from_start_ms"]) == (2000.0, 3000.0)
+    assert [values[f"rollback_{name}_ms"] for name in ("seen", "from_written", "from_start")] == [
+        2000,
+        2500,
+        3000,
+    ]
     assert values["reload_ms"] == 700.0
     assert (values["num_failed"], values["num_calls"], values["num_reloads"]) == (1, 16, 3)
 
