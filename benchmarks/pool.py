@@ -2,7 +2,7 @@
 
 - `alloc_us_per_op`: one allocation or free of the byte allocator, over 200,000 mixed ones.
 - `books_us_per_op`: one lease, publication, match, drop or release in the pool's books, all checks included.
-- `rpc_p50_us`, `rpc_p99_us`: one lease over a raw socket, answer included; the release that follows is not in it.
+- `rpc_p50_us`, `rpc_p99_us`: a lease as a worker asks for it, over the raw socket; the release after it is not in.
 - `reclaim_p95_ms`: from `kill -9` of a process that holds leases until its bytes are free; `leaked_bytes` by it.
 - `usable_share_min`: over a simulated day of scaling churn with prefix blocks alive, the least share of the free
   bytes (neither leased nor published) that a model could lease in single blocks; models of three block sizes.
@@ -26,13 +26,13 @@ from benchmarks.lease_server import RunningServer, lease_server
 from benchmarks.report import Figure, Report
 from benchmarks.statistics import percentile
 from contracts.sampling import SamplingParams
-from python_backend.messages import ExtentLeased, LeaseBlocks, ReleaseExtent
 from python_backend.node.allocator import Allocator
 from python_backend.node.pool import Pool
 from python_backend.node.pool_figures import Refused
 from python_backend.node.quota import ModelQuota
 from python_backend.pool_testing import BooksLessor
 from python_backend.worker.blocks import BlockPool
+from python_backend.worker.lessor import NodeLessor
 from python_backend.worker.prefix import PrefixIdentity
 from python_backend.worker.sequence import Sequence
 
@@ -108,16 +108,17 @@ def _lease_block(pool: Pool) -> int:
 
 
 def round_trips(server: RunningServer, count: int) -> dict[str, Figure]:
+    """As a worker asks for blocks."""
     channel = server.connect()
+    lessor = NodeLessor(channel)
     times_us = []
     for _ in range(count):
         started_s = time.perf_counter()
-        channel.send(LeaseBlocks(8))
-        extent, _fds = channel.receive()
+        blocks = lessor.lease(8, "")
         times_us.append((time.perf_counter() - started_s) * 1e6)
-        if not isinstance(extent, ExtentLeased):
-            raise TypeError(f"a lease was answered with {extent}")
-        channel.send(ReleaseExtent(extent.first_block, extent.num_blocks))
+        if not isinstance(blocks, range):
+            raise TypeError(f"a lease of 8 blocks was refused; {blocks} can be had")
+        lessor.release(blocks)
     channel.close()
     return {
         f"rpc_p{percent}_us": Figure(percentile(times_us, percent), "us", min(times_us), max(times_us))
