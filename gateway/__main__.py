@@ -90,6 +90,7 @@ def _serve(config: GatewayConfig) -> None:
     context = http_context(tls) if tls else None
     settings = uvicorn.Config(
         app,
+        loop="uvloop",
         http=protocol_with(config.head_timeout_s),
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ssl_context_factory=(lambda *_: context) if context else None,
