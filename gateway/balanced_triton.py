@@ -1,6 +1,6 @@
 """A TritonClient over several Tritons: picks one for each call, and another when that one can't be reached.
 
-Only while nothing was answered: what the client has seen is never begun again. No hedging: a call is at one
+Only while the client has seen nothing: what it has seen is never begun again. No hedging: a call is at one
 endpoint at a time.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contracts.tracing.timing import Timing
 from gateway.balancing import Outcome
 from gateway.errors import GatewayError
-from gateway.triton_client import Attempt, Attempts, GenerateCall, GenerateReply
+from gateway.triton_client import BEGINS_AGAIN, Attempt, Attempts, GenerateCall, GenerateReply
 from gateway.upstreams import Upstreams
 
 
@@ -42,10 +42,13 @@ class BalancedTriton:
         self._upstreams = upstreams
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[GenerateReply]:
-        """As TritonClient's."""
+        """As TritonClient's. Of a call that is whole the answer may begin again, which a reply says then."""
         tried: set[str] = set()
         attempts = call.attempts or _Unrecorded()
+        is_answering = False
         while True:
+            if is_answering:
+                yield BEGINS_AGAIN
             lease = self._upstreams.pick(session=call.session, tokens=call.num_tokens, avoid=tried)
             tried.add(lease.endpoint)
             attempt = attempts.begin_at(lease.endpoint)
@@ -64,7 +67,8 @@ class BalancedTriton:
             except GatewayError as exc:
                 lease.failed(exc)
                 attempt.end(exc)
-                if is_answering or not self._upstreams.may_retry(exc, tried):
+                is_too_late = is_answering and not call.is_whole
+                if is_too_late or not self._upstreams.may_retry(exc, tried):
                     raise
                 attempts.try_again(exc)
             finally:

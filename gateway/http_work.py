@@ -191,6 +191,7 @@ def generate_call(
         deadline_unix_s=_deadline_unix_s(request),
         session=request.headers.get(SESSION_HEADER),
         num_tokens=(call.num_prompt_tokens or 0) + max_tokens,
+        is_whole=not is_stream,
         priority=request.scope.get(PRIORITY, 0),
         attempts=call,
     )

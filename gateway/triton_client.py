@@ -82,6 +82,8 @@ class GenerateCall:
     """Calls of one session go to one Triton, where the prefix of the last is."""
     num_tokens: int = 0
     """Of the prompt and the answer, at most: how much it weighs among several Tritons."""
+    is_whole: bool = False
+    """Its client has nothing before it has all, so it may be begun again after its first replies too."""
     priority: int = 0
     """Among what waits in the engine, the highest first."""
     attempts: Attempts | None = field(default=None, compare=False)
@@ -101,6 +103,11 @@ class GenerateReply:
     """Of `num_output_tokens`, when the sampling settings ask for them."""
     timing: Timing | None = None
     """On the last one: where its time went in the engine."""
+    begins_again: bool = False
+    """At another Triton: what came before does not count. Nothing else is set."""
+
+
+BEGINS_AGAIN = GenerateReply("", 0, None, begins_again=True)
 
 
 class TritonClient:
@@ -256,6 +263,9 @@ async def collect(
     num_output_tokens = num_cached_tokens = 0
     finish_reason = None
     async for reply in replies:
+        if reply.begins_again:
+            texts, logprobs, num_output_tokens, num_cached_tokens, finish_reason = [], [], 0, 0, None
+            continue
         note(reply)
         texts.append(reply.text)
         num_output_tokens += reply.num_output_tokens

@@ -117,6 +117,25 @@ async def test_a_stream_that_has_answered_is_never_begun_again(rig: Rig) -> None
     assert [row.outcome for row in await rig.rows()] == ["error", "error"]
 
 
+async def test_a_chat_whose_client_has_seen_nothing_is_begun_again_in_the_middle() -> None:
+    """One Triton breaks after half an answer. Not streamed, that half is thrown away; streamed, it is an error."""
+    half = Script(pieces=("Half",), code=grpc.StatusCode.UNAVAILABLE, error="gone")
+    async with (
+        FakeTriton(script=half) as broken,
+        FakeTriton() as whole,
+        running_gateway(broken.address, more_tritons=[whole.address]) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, timeout=30) as http,
+    ):
+        answer = (await http.post("/v1/chat/completions", json=CHAT)).json()
+        assert answer["choices"][0]["message"]["content"] == "Hello world"
+        assert answer["usage"]["completion_tokens"] == 2
+        assert (len(broken.generates), len(whole.generates)) == (1, 1)
+        streamed = (await http.post("/v1/chat/completions", json={**CHAT, "stream": True})).text
+        assert "Half" in streamed
+        assert "upstream_unavailable" in streamed
+        assert (len(broken.generates), len(whole.generates)) == (2, 1)
+
+
 async def test_half_open_streams_cost_triton_nothing_and_hold_nobody_up(rig: Rig) -> None:
     """300 streams that ask nothing: Triton sees none of them, others are served meanwhile."""
     async with (
