@@ -32,6 +32,7 @@ REQUEST_ID_KEY = "x-request-id"
 MAX_ID_CHARS = 128
 """In our logs; the wire keeps the whole."""
 CLOSE_WAIT_S = 5.0
+_KEYS = frozenset({"authorization", KEY_HEADER})
 _OURS = frozenset({"authorization", KEY_HEADER, SESSION_KEY, TRACEPARENT, TRACESTATE})
 _HOP_BY_HOP = ("grpc-", ":", "te", "user-agent", "content-type", "triton-grpc-protocol-")
 """Also the header that opens Triton's restricted calls: only the gateway may send it."""
@@ -312,7 +313,13 @@ def _unforeseen(call: Call, exc: Exception) -> GatewayError:
 
 
 def _headers(given: Metadata) -> dict[str, str]:
-    return {key: value for key, value in given if isinstance(value, str)}
+    """A key's header that stands there twice holds both, which is no key: a proxy before us may have looked at the
+    other one."""
+    headers = {key: value for key, value in given if isinstance(value, str)}
+    if len(headers) < len(given):
+        for name in _KEYS & headers.keys():
+            headers[name] = ", ".join(str(value) for key, value in given if key == name)
+    return headers
 
 
 def _request_id(headers: Mapping[str, str]) -> str:

@@ -182,6 +182,20 @@ async def test_a_key_for_another_service_opens_no_rpc_that_names_a_model(rig: Ri
     assert asked_of(rig.triton) == 0
 
 
+async def test_two_keys_in_one_rpc_are_refused(rig: Rig) -> None:
+    """A good one and any other, in either order and either header."""
+    (good,) = await rig.keys({})
+    for header, scheme in (("authorization", "Bearer "), ("x-api-key", "")):
+        for pair in ((good, "tg_x"), ("tg_x", good), (good, good)):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await rig.stub.ServerMetadata(
+                    service_pb2.ServerMetadataRequest(),
+                    metadata=tuple((header, f"{scheme}{key}") for key in pair),
+                )
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED, header
+    assert await code_of(rig.stub, "ServerMetadata", good) is grpc.StatusCode.UNIMPLEMENTED
+
+
 async def test_a_name_in_disguise_opens_no_other_service(rig: Rig) -> None:
     """`chat` as a number of four bytes behind the name `embed`: Triton reads `embed`, so the key for chat is not
     enough."""
