@@ -51,10 +51,11 @@ async def check_all(plan: Plan, run: RunResult | None, where: Where, now_unix_s:
     described = await asyncio.to_thread(describe_stack, where.stack)
     copy = await asyncio.to_thread(gather.ledger_copy, launch.backups.ledger)
     answer, trouble = await asyncio.to_thread(gather.alert_answer, launch.prometheus)
-    served = {model.name for model in where.stack.models} if where.stack else set()
+    served, unpinnable = gather.served_by(where.stack)
     services = launch.way_back if launch.way_back is not None else services_of(plan)
     curve = rate_curve(plan)
     peak_per_s = launch.peak_per_s or (float(curve.rate_per_s.max()) if curve is not None else None)
+    pinned = None if pinned is None else pinned | unpinnable
     routes = RouteEvidence(history.revisions, history.trouble, served, pinned)
     return [
         check_load(plan, evidence_of(run), commit(), fingerprint(described), now_unix_s),

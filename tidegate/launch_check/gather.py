@@ -14,6 +14,7 @@ import httpx
 from contracts import scaler_pb2 as pb
 from contracts.capacity import CapacityUnreadable, read_capacity
 from contracts.stack import Stack
+from gateway.config import ConfigError
 from gateway.route_table import KIND
 from ledger.errors import LedgerError
 from ledger.revisions import Revision, RevisionStore
@@ -25,6 +26,7 @@ from scaler.node_client import NodeClient
 from scaler.serving.service_client import ScalerClient
 from tidegate.launch_check.backups import LedgerCopy
 from tidegate.launch_check.scaling import Bounds, ScalingEvidence
+from tidegate.routes_status import served_models
 
 HTTP_TIMEOUT_S = 10.0
 MAX_REVISIONS = 1000
@@ -62,6 +64,18 @@ def route_history(url: str) -> RouteHistory:
             store.close()
     except LedgerError as exc:
         return RouteHistory(None, f"the ledger can't be read: {exc}")
+
+
+def served_by(stack: Stack | None) -> tuple[set[str], set[str]]:
+    """Models that routes may name; and those of them that Triton serves alone, with no weights of ours to pin."""
+    if stack is None:
+        return set(), set()
+    ours = {model.name for model in stack.models}
+    try:
+        served = served_models(stack) if stack.gateway_http else ours
+    except ConfigError:
+        return ours, set()
+    return served, served - ours
 
 
 async def pinned_models(stack: Stack | None) -> set[str] | None:

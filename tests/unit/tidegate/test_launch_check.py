@@ -6,10 +6,12 @@ import re
 import sqlite3
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from contracts.capacity import Capacity, CapacityUnreadable, ModelCapacity, read_capacity
+from contracts.stack import ServedModel, Stack
 from ledger.revisions import Revision
 from loadtest.curve import Curve, Series
 from loadtest.planning.launch import Backups
@@ -18,7 +20,7 @@ from loadtest.planning.rates import RateCurve
 from loadtest.verdict import Judgement, Row, Verdict
 from tidegate.launch_check.alerts import check_alerts
 from tidegate.launch_check.backups import InForce, LedgerCopy, check_backups
-from tidegate.launch_check.gather import ledger_copy
+from tidegate.launch_check.gather import ledger_copy, served_by
 from tidegate.launch_check.load_verdict import RunEvidence, check_load
 from tidegate.launch_check.memory_room import check_memory
 from tidegate.launch_check.row import joined, worst
@@ -386,3 +388,25 @@ def test_without_prometheus_the_row_says_how_to_name_it():
     """Not silently fine."""
     assert check_alerts(None, None, "", ()).verdict is INVALID
     assert check_alerts("http://p:9090", None, "no answer", ()).evidence == "no answer"
+
+
+def test_a_model_that_triton_serves_alone_is_served_and_has_no_weights_to_pin(tmp_path):
+    """It was called not served, for stack.json names only models with weights of ours."""
+    chat = ServedModel(name="chat", kind="generate", weights="chat-weights", path="/models/chat")
+    stack = Stack(
+        pid=1,
+        run_dir=str(tmp_path),
+        node_socket="",
+        triton_http="",
+        triton_grpc="",
+        triton_metrics="",
+        gateway_http="127.0.0.1:9",
+        models=[chat],
+        pids={},
+        started_unix_s=0.0,
+    )
+    config = {"triton_grpc": "x:1", "models": [chat], "batch_models": ["echo"]}
+    (tmp_path / "gateway.json").write_bytes(msgspec.json.encode(config))
+
+    assert served_by(stack) == ({"chat", "echo"}, {"echo"})
+    assert served_by(None) == (set(), set())
