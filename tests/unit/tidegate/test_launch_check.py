@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from contracts.capacity import Capacity, CapacityUnreadable, ModelCapacity, read_capacity
-from contracts.stack import ServedModel, Stack
+from contracts.stack import ServedModel
 from ledger.revisions import Revision
 from loadtest.curve import Curve, Series
 from loadtest.planning.launch import Backups
 from loadtest.planning.plan import Plan, parse_plan
 from loadtest.planning.rates import RateCurve
 from loadtest.verdict import Judgement, Row, Verdict
+from tests.unit.loadtest.stacks import stack_in
 from tidegate.launch_check.alerts import check_alerts
 from tidegate.launch_check.backups import InForce, LedgerCopy, check_backups
 from tidegate.launch_check.gather import ledger_copy, served_by
@@ -393,18 +394,7 @@ def test_without_prometheus_the_row_says_how_to_name_it():
 def test_a_model_that_triton_serves_alone_is_served_and_has_no_weights_to_pin(tmp_path):
     """It was called not served, for stack.json names only models with weights of ours."""
     chat = ServedModel(name="chat", kind="generate", weights="chat-weights", path="/models/chat")
-    stack = Stack(
-        pid=1,
-        run_dir=str(tmp_path),
-        node_socket="",
-        triton_http="",
-        triton_grpc="",
-        triton_metrics="",
-        gateway_http="127.0.0.1:9",
-        models=[chat],
-        pids={},
-        started_unix_s=0.0,
-    )
+    stack = msgspec.structs.replace(stack_in(tmp_path), gateway_http="127.0.0.1:9", models=[chat])
     config = {"triton_grpc": "x:1", "models": [chat], "batch_models": ["echo"]}
     (tmp_path / "gateway.json").write_bytes(msgspec.json.encode(config))
 
