@@ -28,6 +28,7 @@ from typing import Any
 import httpx
 import psutil
 
+from benchmarks import cpu_clock
 from benchmarks.gateway_bare import READY_LINE
 from benchmarks.gateway_litellm import direct_call, litellm_proxy, posts_s, proxied_call
 from benchmarks.gateway_load import Door
@@ -61,10 +62,7 @@ class Side:
     """Of a proxy."""
 
     def cpu_s(self) -> float:
-        if self.pid is None:
-            return 0.0
-        times = psutil.Process(self.pid).cpu_times()
-        return float(times.user + times.system)
+        return 0.0 if self.pid is None else cpu_clock.cpu_s(self.pid)
 
 
 @dataclass
