@@ -66,7 +66,7 @@ class FakeTime:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._ids = itertools.count()
 
-    async def sleep(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self.now + seconds, next(self._ids), woken))
         await woken
@@ -118,7 +118,7 @@ class FakeStore:
 
     async def _delay(self) -> None:
         if self.slowest_s:
-            await self.time.sleep(self.random.choice((0.01, self.random.uniform(0, self.slowest_s))))
+            await self.time.wait(self.random.choice((0.01, self.random.uniform(0, self.slowest_s))))
 
     def _maybe_fail(self) -> None:
         if self.random.random() < self.trouble / 2:
@@ -128,7 +128,7 @@ class FakeStore:
 def elector(store: FakeStore, name: str, offset_s: float = 0.0) -> LeaseLeadership:
     time = store.time
     return LeaseLeadership(
-        store, name, say=lambda text: None, clock=lambda: time.now + offset_s, sleep=time.sleep
+        store, name, say=lambda text: None, clock=lambda: time.now + offset_s, sleep=time.wait
     )
 
 
